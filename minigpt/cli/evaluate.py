@@ -116,6 +116,10 @@ def evaluate(
     _refuse_if(data is not None and not names, "--data is only for benchmarks; name one")
     _refuse_if(by_position and not (sources or held_out), "--by-position is only for texts; name one")
     _refuse_if(
+        bool(given) and not sources,
+        f"{' and '.join(f'--{name}'.replace('_', '-') for name in given)} can only be given with a text; name one",
+    )
+    _refuse_if(
         loss_on is not None and not (sources or held_out), f"--loss-on {loss_on} is only for chat logs; name one"
     )
     _refuse_if(
@@ -147,7 +151,7 @@ def evaluate(
     if held_out:
         trained = checkpoint.record
         loss_on = loss_on or (trained.training.loss_on if trained and trained.training else "all")
-        labels, parts = evaluate_held_out(checkpoint, sources, options, by_position, loss_on, notes)
+        labels, parts = evaluate_held_out(checkpoint, sources, given, options, by_position, loss_on, notes)
         known = render.HeldOut(
             checkpoint.directory.name,
             trained.result if trained else None,

@@ -64,6 +64,7 @@ def evaluate_texts(
 def evaluate_held_out(
     checkpoint: "Checkpoint",
     sources: list[str],
+    reading: dict[str, Any],
     options: "BenchmarkOptions",
     by_position: bool,
     loss_on: str,
@@ -71,6 +72,7 @@ def evaluate_held_out(
 ) -> "tuple[list[str], Breakdown]":
     """The name of each held-out document or end of one, and the evaluation of all of them.
 
+    `sources` are the training text if it was given again, read with the recorded settings but those in `reading`.
     Raises: ConfigError if nothing was held out, or the training text cannot be found.
     """
     from minigpt.cli.render.console import progress_bar
@@ -78,7 +80,7 @@ def evaluate_held_out(
 
     if sources:
         with progress_bar(notes, "tokenizing", in_bytes=True) as report:
-            corpus = given_training_corpus(checkpoint, sources, report)
+            corpus = given_training_corpus(checkpoint, sources, report, reading)
     else:
         again = f"give that text: minigpt evaluate {checkpoint.directory.name} TEXT --held-out"
         corpus, _ = find_training_corpus(checkpoint, fix=again)

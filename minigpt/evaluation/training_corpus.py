@@ -2,9 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus, corpus_fingerprint
@@ -57,16 +58,21 @@ def find_training_corpus(checkpoint: Checkpoint, *, fix: str) -> tuple[Corpus, S
 
 
 def given_training_corpus(
-    checkpoint: Checkpoint, sources: Sequence[str], progress: ByteProgress | None = None
+    checkpoint: Checkpoint,
+    sources: Sequence[str],
+    progress: ByteProgress | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> Corpus:
     """The corpus that a run was trained on, built from its text, which is given again and verified by its hash.
 
+    The settings in `reading` replace the recorded ones: the text may now be in another encoding.
     Raises: ConfigError if the run does not record its text, or this is another one, or another part of it would be held
     out; DataError.
     """
     recorded, directory = _Recorded.of(checkpoint), checkpoint.directory
     if recorded is None:
         raise ConfigError(f"{directory} does not record what it was trained on, so nothing is known to be held out")
+    recorded = replace(recorded, reading=recorded.reading.replace(**(reading or {})))
     if (texts := recorded.texts(sources)) is not None:
         return recorded.build_shards(texts, progress)
     found = recorded.scan(sources)

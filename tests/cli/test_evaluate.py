@@ -277,6 +277,7 @@ def test_detokenizing_changes_the_text_but_not_the_word_and_byte_counts(run: Any
         (["wikitext2", "--data", "fox.txt"], "fox.txt, line 1 is 'the quick"),
         (["lambada", "--data", "passages.jsonl", "--context-length", "17"], "context (17) must be from 1 to"),
         (["lambada", "--stride", "3"], "--stride has no effect on lambada"),
+        (["lambada", "--text-key", "a", "--encoding", "cp1252"], "--text-key and --encoding can only be given with a"),
         (["lambada", "--by-position"], "--by-position is only for texts; name one"),
         (["lambada", "hellaswag", "--detokenize"], "--detokenize is only for wikitext2, wikitext103, ptb and cbt"),
         (["fox.txt", "--data", "passages.jsonl"], "--data is only for benchmarks; name one"),

@@ -55,6 +55,18 @@ def test_a_text_that_has_moved_is_found_in_the_cache_or_given_again(
     assert json.loads(run("evaluate", "fox", str(moved), "--held-out", "--json").stdout)["loss"] == expected
 
 
+def test_the_training_text_is_read_with_the_settings_that_are_given(run: Any, tiny: list[str], here: Path) -> None:
+    Path("naïf.txt").write_text("le cœur naïf d'un élève; " * 99, encoding="utf-16")
+    assert run("train", "naïf.txt", *tiny, "--no-report", "--encoding", "utf-16", "--name", "fr").exit_code == 0
+    expected = json.loads(run("evaluate", "fr", "--held-out", "--json").stdout)
+    for encoding in ("utf-8", "cp1252"):
+        Path("again.txt").write_text("le cœur naïf d'un élève; " * 99, encoding=encoding)
+        again = run("evaluate", "fr", "again.txt", "--held-out", "--json", "--encoding", encoding)
+        assert again.exit_code == 0, again.stderr
+        figures = json.loads(again.stdout)
+        assert (figures["tokens"], figures["loss"]) == (expected["tokens"], pytest.approx(expected["loss"], rel=1e-5))
+
+
 def test_another_text_is_refused_as_the_training_text(run: Any, trained: Path) -> None:
     Path("other.txt").write_text("the quick brown fox " * 50)
     refused = run("evaluate", "fox", "other.txt", "--held-out")
@@ -79,6 +91,7 @@ def test_a_model_without_a_record_or_a_held_out_part_is_refused(run: Any, tiny: 
     [
         ([], "there is no text to evaluate"),
         (["lambada", "--held-out"], "--held-out cannot be combined with lambada"),
+        (["--held-out", "--encoding", "cp1252"], "--encoding can only be given with a text; name one"),
         (["--held-out", "--limit", "3"], "--limit 3 cannot be combined with --held-out"),
     ],
 )
