@@ -101,7 +101,7 @@ def evaluate(
     from minigpt.evaluation.perplexity import resolve_protocol
 
     texts = texts or []
-    names = [text for text in texts if text in BENCHMARKS and not Path(text).exists()]
+    names = [text for text in texts if text in BENCHMARKS and (data is not None or not Path(text).exists())]
     sources = [text for text in texts if text not in names]
     _refuse_if(not texts and not held_out, "there is no text to evaluate; give a text file, a benchmark or --held-out")
     _refuse_if(

@@ -192,6 +192,15 @@ def test_a_file_takes_precedence_over_a_benchmark_with_its_name(run: Any, one: P
     assert json.loads(run("evaluate", "one", "ptb", "--json").stdout)["bytes"] == len("a text of mine")
 
 
+def test_with_data_the_name_of_a_benchmark_is_the_benchmark(run: Any, one: Path, lambada: Path, here: Path) -> None:
+    (here / "lambada").mkdir()
+    lambada.rename(here / "lambada" / "lambada_test.jsonl")
+    result = run("evaluate", "one", "lambada", "--data", "lambada", "--json")
+    assert result.exit_code == 0, result.stderr
+    (benchmark,) = json.loads(result.stdout)["benchmarks"]
+    assert benchmark["data"] == ["lambada/lambada_test.jsonl"]
+
+
 def test_the_first_token_is_scored_after_an_end_of_text(run: Any, one: Path, here: Path) -> None:
     (here / "a.txt").write_text("a")
     shown = run("evaluate", "one", "a.txt").stdout
