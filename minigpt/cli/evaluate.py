@@ -3,6 +3,7 @@
 import difflib
 import glob
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, Mod
 from minigpt.cli.render.terminal import write
 from minigpt.cli.text_evaluation import OUT_OF_MEMORY, evaluate_held_out, evaluate_texts, training_context
 from minigpt.config import ReadingConfig, TrainConfig, scored_text_of
-from minigpt.errors import ConfigError, DataError, GenerationError
+from minigpt.errors import ConfigError, DataError, GenerationError, quoted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -222,11 +223,12 @@ def _refuse_if(is_wrong: bool, message: str) -> None:
 
 def _check_source(source: str, benchmarks: list[str]) -> None:
     """Raises: DataError for a name that is neither a file nor a benchmark, with a suggestion for a mistyped one."""
-    if source == "-" or Path(source).exists() or glob.has_magic(source):
+    exists = os.path.exists(source)  # noqa: PTH110  (Path.exists raises for a name that is too long)
+    if source == "-" or exists or glob.has_magic(source):
         return
     known = f"a benchmark ({', '.join(benchmarks)})"
     close = difflib.get_close_matches(source.lower(), benchmarks, n=1)
     if close:
         raise DataError(f"{source!r} is neither a file nor {known}; did you mean {close[0]!r}?")
     if not Path(source).suffix and "/" not in source:
-        raise DataError(f"{source!r} is neither a file nor {known}")
+        raise DataError(f"{quoted(source)} is neither a file nor {known}")

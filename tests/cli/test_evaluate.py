@@ -279,6 +279,8 @@ def test_detokenizing_changes_the_text_but_not_the_word_and_byte_counts(run: Any
         (["lambda"], "did you mean 'lambada'?"),
         (["HellaSwag"], "did you mean 'hellaswag'?"),
         (["squad"], "'squad' is neither a file nor a benchmark (lambada"),
+        (["a pasted passage " * 20], "'a pasted passage "),
+        (["A pasted passage. " * 20], "A pasted passage. "),
         (["missing.txt"], "missing.txt does not exist"),
         (["lambada", "--data", "nowhere"], "--data nowhere does not exist; pass a file of lambada"),
         (["lambada", "--data", "."], "contains no file of lambada; expected one named lambada_test.jsonl"),
