@@ -61,4 +61,4 @@ class TrainingError(MinigptError, RuntimeError):
 
 
 class GenerationError(MinigptError, RuntimeError):
-    """Generation cannot continue: the model's logits are not a distribution, or memory runs out."""
+    """Generation or evaluation cannot continue: the model's logits are not a distribution, or memory runs out."""

@@ -37,13 +37,14 @@ REQUIREMENTS = {
 }
 
 
-def check_installed(feature: str, *modules: str) -> None:
+def check_installed(feature: str, *modules: str, instead: str = "") -> None:
     """Checks that the modules of REQUIREMENTS that a `feature` needs exist, without importing them.
 
+    `instead` is what the user can do without them.
     Raises: MissingPackageError with the command that installs those missing.
     """
     if missing := [module for module in modules if not _exists(module)]:
-        raise MissingPackageError(_sentence(feature, missing, "not installed"))
+        raise MissingPackageError(_sentence(feature, missing, "not installed", instead))
 
 
 @contextmanager

@@ -3,26 +3,24 @@
 import difflib
 import glob
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.models import open_model
+from minigpt.cli.models import open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, ModelArgument, settings_options
-from minigpt.cli.render.terminal import note, write
+from minigpt.cli.render.terminal import write
+from minigpt.cli.text_evaluation import OUT_OF_MEMORY, evaluate_held_out, evaluate_texts, training_context
 from minigpt.config import ReadingConfig, TrainConfig, scored_text_of
-from minigpt.errors import ConfigError, DataError
+from minigpt.errors import ConfigError, DataError, GenerationError, quoted
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     from rich.console import Console
 
     from minigpt.cli.render.result_table import ResultTable
-    from minigpt.evaluation.benchmarks.results import BenchmarkOptions
-    from minigpt.evaluation.breakdown import Breakdown
-    from minigpt.storage.checkpoint import Checkpoint
 
 
 @settings_options((ReadingConfig, ("text_key", "encoding", "encoding_errors")), (TrainConfig, ("loss_on",)))
@@ -104,7 +102,7 @@ def evaluate(
     from minigpt.evaluation.perplexity import resolve_protocol
 
     texts = texts or []
-    names = [text for text in texts if text in BENCHMARKS and not Path(text).exists()]
+    names = [text for text in texts if text in BENCHMARKS and (data is not None or not Path(text).exists())]
     sources = [text for text in texts if text not in names]
     _refuse_if(not texts and not held_out, "there is no text to evaluate; give a text file, a benchmark or --held-out")
     _refuse_if(
@@ -118,6 +116,10 @@ def evaluate(
     chosen = [BENCHMARKS[name] for name in names]
     _refuse_if(data is not None and not names, "--data is only for benchmarks; name one")
     _refuse_if(by_position and not (sources or held_out), "--by-position is only for texts; name one")
+    _refuse_if(
+        bool(given) and not sources,
+        f"{' and '.join(f'--{name}'.replace('_', '-') for name in given)} can only be given with a text; name one",
+    )
     _refuse_if(
         loss_on is not None and not (sources or held_out), f"--loss-on {loss_on} is only for chat logs; name one"
     )
@@ -133,8 +135,9 @@ def evaluate(
 
     checkpoint = open_model(model, checkpoints, device)
     config = checkpoint.model.config
+    trained_context = (held_out and training_context(checkpoint)) or config.n_positions
     if context is None:
-        context = (held_out and _training_context(checkpoint)) or config.n_positions
+        context = trained_context
     if stride is None:
         stride = context if held_out else max(1, min(context, config.n_positions) // 2)
     resolve_protocol(config, context, stride)
@@ -144,38 +147,40 @@ def evaluate(
     notes = console()
     files = {name: find_data(name, data) for name in names}  # the hub shows its own progress
 
-    tables: list[ResultTable] = []
+    printer = None if as_json else _TablePrinter(console(stderr=False), markdown=markdown)
     record: dict[str, Any] = {"model": str(checkpoint.directory), "tokenizer": checkpoint.tokenizer.name}
     if held_out:
         trained = checkpoint.record
         loss_on = loss_on or (trained.training.loss_on if trained and trained.training else "all")
-        labels, parts = _evaluate_held_out(checkpoint, sources, options, by_position, loss_on, notes)
+        labels, parts = evaluate_held_out(checkpoint, sources, given, options, by_position, loss_on, notes)
         known = render.HeldOut(
             checkpoint.directory.name,
             trained.result if trained else None,
+            trained_context,
             trained.training.scored_text if trained and trained.training else "",
         )
         record |= {"held_out": True, **render.text_record(labels, parts)}
         scored_text = scored_text_of(loss_on)
-        if not as_json:
-            tables += render.text_tables(labels, parts, checkpoint.tokenizer.name, None, known, scored_text)
+        if printer:
+            printer.print(*render.text_tables(labels, parts, checkpoint.tokenizer.name, None, known, scored_text))
     elif sources:
         loss_on = loss_on or "all"
-        labels, parts = _evaluate_texts(checkpoint, sources, reading, options, by_position, loss_on, notes)
+        labels, parts = evaluate_texts(checkpoint, sources, reading, options, by_position, loss_on, notes)
         text_record = render.text_record(labels, parts)
         if names:
             record["text"] = text_record
         else:
             record = {**text_record, **record}
         scored_text = scored_text_of(loss_on)
-        if not as_json:
-            tables += render.text_tables(labels, parts, checkpoint.tokenizer.name, limit, None, scored_text)
+        if printer:
+            printer.print(*render.text_tables(labels, parts, checkpoint.tokenizer.name, limit, None, scored_text))
     if loss_on not in (None, "all"):
         record["loss_on"] = loss_on
     if names:
         record |= {"parameters": config.n_parameters, "benchmarks": []}
+    try:
         for name in names:
-            with progress_bar(notes, name) as report:
+            with progress_bar(notes, name) as report, out_of_memory_as(GenerationError(OUT_OF_MEMORY)):
                 result = run_benchmark(
                     name,
                     checkpoint.model,
@@ -184,19 +189,30 @@ def evaluate(
                     data=files[name],
                 )
             record["benchmarks"].append(render.benchmark_record(result, config.n_parameters, checkpoint.tokenizer.name))
-            if not as_json:
-                tables.append(render.benchmark_table(result, config.n_parameters, checkpoint.tokenizer.name))
+            if printer:
+                printer.print(render.benchmark_table(result, config.n_parameters, checkpoint.tokenizer.name))
+    finally:  # the results before an error or Ctrl-C took minutes: they are printed too
+        if as_json and (held_out or sources or record["benchmarks"]):
+            write(json.dumps(record))
 
-    if as_json:
-        write(json.dumps(record))
-    elif markdown:
-        write("\n\n".join(table.markdown() for table in tables))
-    else:
-        out = console(stderr=False)
-        for number, table in enumerate(tables):
-            if number:
-                out.print()
-            out.print(table.rich(out.width))
+
+class _TablePrinter:
+    """Prints each table when it is complete, as text or as Markdown, with an empty line between two of them."""
+
+    def __init__(self, out: "Console", *, markdown: bool) -> None:
+        self._out = out
+        self._markdown = markdown
+        self._is_first = True
+
+    def print(self, *tables: "ResultTable") -> None:
+        for table in tables:
+            if not self._is_first:
+                write("")
+            self._is_first = False
+            if self._markdown:
+                write(table.markdown())
+            else:
+                self._out.print(table.rich(self._out.width))
 
 
 def _refuse_if(is_wrong: bool, message: str) -> None:
@@ -207,122 +223,12 @@ def _refuse_if(is_wrong: bool, message: str) -> None:
 
 def _check_source(source: str, benchmarks: list[str]) -> None:
     """Raises: DataError for a name that is neither a file nor a benchmark, with a suggestion for a mistyped one."""
-    if source == "-" or Path(source).exists() or glob.has_magic(source):
+    exists = os.path.exists(source)  # noqa: PTH110  (Path.exists raises for a name that is too long)
+    if source == "-" or exists or glob.has_magic(source):
         return
     known = f"a benchmark ({', '.join(benchmarks)})"
     close = difflib.get_close_matches(source.lower(), benchmarks, n=1)
     if close:
         raise DataError(f"{source!r} is neither a file nor {known}; did you mean {close[0]!r}?")
     if not Path(source).suffix and "/" not in source:
-        raise DataError(f"{source!r} is neither a file nor {known}")
-
-
-def _evaluate_texts(
-    checkpoint: "Checkpoint",
-    sources: list[str],
-    reading: ReadingConfig,
-    options: "BenchmarkOptions",
-    by_position: bool,
-    loss_on: str,
-    notes: "Console",
-) -> "tuple[list[str], Breakdown]":
-    """The name of each document, and the evaluation of all of them."""
-    import numpy as np
-
-    from minigpt.cli.render.console import progress_bar
-    from minigpt.data.corpus import Corpus
-    from minigpt.data.sources import scan
-    from minigpt.data.transcript import speaker_number
-    from minigpt.evaluation.documents import document_labels, document_stream
-    from minigpt.evaluation.training_corpus import training_overlap
-
-    found = scan(sources, text_key=reading.text_key, encoding=reading.encoding, encoding_errors=reading.encoding_errors)
-    for each in found.notes:
-        note(each)
-    for name in found.skipped:
-        note(f"skipped {name}: not a text file")
-    if overlap := training_overlap(found, checkpoint):
-        note(f"note: {overlap}")
-    with progress_bar(notes, "tokenizing", in_bytes=True) as report:
-        corpus = Corpus.build(found, checkpoint.tokenizer, validation_fraction=0, progress=report)
-    corpus.check_loss_on(loss_on)
-    stream, scored = document_stream(corpus, options.limit), None
-    if loss_on != "all":
-        assert corpus.train_speakers is not None
-        scored = np.insert(corpus.train_speakers[: len(stream) - 1] == speaker_number(loss_on), 0, False)
-    parts = _break_down(checkpoint, stream, scored, options, by_position, notes)
-    return document_labels(found)[: options.limit], parts
-
-
-def _training_context(checkpoint: "Checkpoint") -> int | None:
-    """The context length that the model was trained and evaluated with; None if it is not recorded."""
-    training = checkpoint.record.training if checkpoint.record else None
-    return training.context_length if training else None
-
-
-def _evaluate_held_out(
-    checkpoint: "Checkpoint",
-    sources: list[str],
-    options: "BenchmarkOptions",
-    by_position: bool,
-    loss_on: str,
-    notes: "Console",
-) -> "tuple[list[str], Breakdown]":
-    """The name of each held-out document or end of one, and the evaluation of all of them.
-
-    Raises: ConfigError if nothing was held out, or the training text cannot be found.
-    """
-    from minigpt.cli.render.console import progress_bar
-    from minigpt.evaluation.training_corpus import find_training_corpus, given_training_corpus
-
-    if sources:
-        with progress_bar(notes, "tokenizing", in_bytes=True) as report:
-            corpus = given_training_corpus(checkpoint, sources, report)
-    else:
-        again = f"give that text: minigpt evaluate {checkpoint.directory.name} TEXT --held-out"
-        corpus, _ = find_training_corpus(checkpoint, fix=again)
-    _refuse_if(
-        len(corpus.validation) < 2,
-        f"{checkpoint.directory} was trained with nothing held out, so there is nothing to evaluate; give another text",
-    )
-    corpus.check_loss_on(loss_on)
-    parts = _break_down(checkpoint, corpus.validation, corpus.scored(loss_on), options, by_position, notes)
-    if len(parts.tokens) == 1:
-        return ["held-out part"], parts
-    return [f"held-out part #{number}" for number in range(1, len(parts.tokens) + 1)], parts
-
-
-def _break_down(
-    checkpoint: "Checkpoint",
-    stream: "npt.NDArray[Any]",
-    scored: "npt.NDArray[Any] | None",
-    options: "BenchmarkOptions",
-    by_position: bool,
-    notes: "Console",
-) -> "Breakdown":
-    """Evaluates a stream of documents, (N,) token ids; only `scored` ones count, (N,) bool."""
-    from minigpt.cli.render.console import progress_bar
-    from minigpt.evaluation.breakdown import break_down
-
-    tokenizer = checkpoint.tokenizer
-    if tokenizer.losses():
-        unknown = tokenizer.special.get(tokenizer.unknown or "")
-        n_unknown = 0 if unknown is None else int((stream == unknown).sum())
-        note(
-            f"note: the tokenizer ({tokenizer.name}) does not keep every character, so bits per byte are those of the"
-            f" text that its tokens spell; {n_unknown:,} of {len(stream):,} tokens are unknown and spell nothing"
-        )
-    with progress_bar(notes, "evaluating") as report:
-        return break_down(
-            checkpoint.model,
-            stream,
-            end_of_text=checkpoint.tokenizer.end_of_text,
-            token_lengths=checkpoint.tokenizer.token_lengths,
-            context=options.context,
-            stride=options.stride,
-            batch_size=options.batch_size,
-            by_position=by_position,
-            scored=scored,
-            start_of_text=checkpoint.tokenizer.start_of_text,
-            progress=report,
-        )
+        raise DataError(f"{quoted(source)} is neither a file nor {known}")

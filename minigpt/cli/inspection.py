@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.models import open_model
+from minigpt.cli.models import open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, ModelArgument
 from minigpt.cli.output_file import check_output
 from minigpt.cli.prompts import read_prompts
 from minigpt.cli.render.terminal import note, write
-from minigpt.errors import ConfigError, DataError
+from minigpt.errors import ConfigError, DataError, GenerationError
 
 if TYPE_CHECKING:
     from minigpt.cli.render.token_table import TokenRow
@@ -99,8 +99,9 @@ def inspect(
     if len(ids) < len(given):
         what = "the context length" if limit == shape.n_positions else "a page of all attention maps has room for"
         note(f"the text has {len(given):,} tokens, more than {what} ({limit:,}); only its last {limit:,} are inspected")
-    found = None if page is None and png is None else inspect_all(checkpoint.model, ids, top=top)
-    predictions = predict(checkpoint.model, ids, top=top) if found is None else found.predictions
+    with out_of_memory_as(GenerationError("out of memory during inspection; give a shorter text, or --device cpu")):
+        found = None if page is None and png is None else inspect_all(checkpoint.model, ids, top=top)
+        predictions = predict(checkpoint.model, ids, top=top) if found is None else found.predictions
     computed = torch.cat([predictions.logprobs[:-1], predictions.top_logprobs.flatten()])
     check_finite(computed, checkpoint.model, torch.tensor([ids]))
     if found is not None:

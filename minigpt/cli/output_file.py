@@ -15,9 +15,9 @@ def check_output(path: Path, mark: str, *, force: bool) -> Path:
     another kind of file.
     """
     target = path.resolve()
-    if not target.parent.is_dir():
-        raise ConfigError(f"{path} could not be written: the folder {path.parent} does not exist; create it first")
     try:
+        if not target.parent.is_dir():
+            raise ConfigError(f"{path} could not be written: the folder {path.parent} does not exist; create it first")
         if not target.exists():
             return target
         if not target.is_file():

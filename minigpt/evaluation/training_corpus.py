@@ -2,9 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus, corpus_fingerprint
@@ -15,9 +16,10 @@ from minigpt.data.sharded.texts import Texts, find_texts, read_in_shards, weight
 from minigpt.data.shards import ByteProgress
 from minigpt.data.source_files import SourceFile
 from minigpt.data.sources import Scan, scan
-from minigpt.errors import ConfigError, DataError
+from minigpt.errors import CheckpointError, ConfigError, DataError
 from minigpt.storage.checkpoint import Checkpoint
-from minigpt.storage.run_record import CorpusRecord
+from minigpt.storage.run import read_record
+from minigpt.storage.run_record import TEXT, CorpusRecord, RunRecord
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _MOST_COMPARED = 200_000_000  # bytes of training text; reading more of it again takes too long for a note
@@ -56,16 +58,21 @@ def find_training_corpus(checkpoint: Checkpoint, *, fix: str) -> tuple[Corpus, S
 
 
 def given_training_corpus(
-    checkpoint: Checkpoint, sources: Sequence[str], progress: ByteProgress | None = None
+    checkpoint: Checkpoint,
+    sources: Sequence[str],
+    progress: ByteProgress | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> Corpus:
     """The corpus that a run was trained on, built from its text, which is given again and verified by its hash.
 
+    The settings in `reading` replace the recorded ones: the text may now be in another encoding.
     Raises: ConfigError if the run does not record its text, or this is another one, or another part of it would be held
     out; DataError.
     """
     recorded, directory = _Recorded.of(checkpoint), checkpoint.directory
     if recorded is None:
         raise ConfigError(f"{directory} does not record what it was trained on, so nothing is known to be held out")
+    recorded = replace(recorded, reading=recorded.reading.replace(**(reading or {})))
     if (texts := recorded.texts(sources)) is not None:
         return recorded.build_shards(texts, progress)
     found = recorded.scan(sources)
@@ -77,18 +84,67 @@ def given_training_corpus(
     return recorded.build(found, progress)
 
 
-def training_overlap(found: Scan, checkpoint: Checkpoint) -> str | None:
-    """A sentence that says that a text, or a part of it, is one that the model was trained on.
+def training_overlap(found: Scan, checkpoint: Checkpoint) -> list[str]:
+    """Sentences that say that a text, or a part of it, is one that the model or its base model was trained on, and with
+    which of their training texts it was not compared.
 
-    None if the record shows no overlap. The whole text is recognized by its hash; its documents by theirs, as long as
-    the training text is where it was; a file that has changed since by its path. Parts of a document are not
-    recognized.
+    Empty for a model whose training was not recorded. The whole text is recognized by its hash; its documents by
+    theirs, as long as the training text is where it was; a file that has changed since by its path. Parts of a document
+    are not recognized.
     """
-    recorded, name = _Recorded.of(checkpoint), checkpoint.directory.name
+    recorded = _Recorded.of(checkpoint)
     if recorded is None:
-        return None
+        return []
     what = ", ".join(file.name for file in found.files[:_SHOWN]) + (" …" if len(found.files) > _SHOWN else "")
     held_out = "; --held-out evaluates only the part that was held out" if recorded.corpus.validation_tokens else ""
+    notes = [_overlap(found, what, recorded, checkpoint.directory.name, held_out)]
+    for name, base in _bases(checkpoint):
+        notes.append(_overlap(found, what, base, name, "") if base else _not_compared(what, name))
+    return [*filter(None, notes), *_earlier_texts(what, checkpoint)]
+
+
+def held_out_overlap(checkpoint: Checkpoint) -> list[str]:
+    """Sentences on the training texts that may contain the held-out part: those of other runs, and earlier ones."""
+    recorded, what = _Recorded.of(checkpoint), "the held-out part"
+    notes = [
+        _not_compared(what, name)
+        for name, base in _bases(checkpoint)
+        if recorded is None or base is None or base.corpus.fingerprint != recorded.corpus.fingerprint
+    ]
+    return [*notes, *_earlier_texts(what, checkpoint)]
+
+
+def _not_compared(what: str, name: str) -> str:
+    return f"{what} was not compared with the training text of {name}"
+
+
+def _earlier_texts(what: str, checkpoint: Checkpoint) -> list[str]:
+    """A sentence if the run was resumed with another text: the record describes only its last one."""
+    record = checkpoint.record
+    step = max((each.step for each in record.changes if each.option == TEXT), default=0) if record else 0
+    name = checkpoint.directory.name
+    return [f"{what} was not compared with the text that {name} was trained on up to step {step:,}"] if step else []
+
+
+def _bases(checkpoint: Checkpoint) -> "Iterator[tuple[str, _Recorded | None]]":
+    """The base model, its own base model and so on, each as a sentence names it; None if no training is recorded."""
+    record, seen = checkpoint.record, set[str]()
+    while record is not None and record.base is not None and record.base not in seen:
+        base = record.base
+        seen.add(base)
+        try:
+            record = read_record(Path(base), [])
+        except CheckpointError:
+            record = None
+        # Fine-tuning keeps the tokenizer.
+        yield f"the base model {base}", _Recorded.of_run(record, checkpoint.tokenizer)
+
+
+def _overlap(found: Scan, what: str, recorded: "_Recorded", name: str, held_out: str) -> str | None:
+    """A sentence that says that the text `what`, or a part of it, is in the one that the model `name` was trained on.
+
+    `held_out` ends it. None if the record shows no overlap.
+    """
     if recorded.is_text(found) or recorded.is_text_in_shards([found.files], [1.0]):
         return f"{what} is the text that {name} was trained on, so these figures say little about other text{held_out}"
     again = recorded.scan_again() if recorded.corpus.train_bytes <= _MOST_COMPARED else None
@@ -121,10 +177,14 @@ class _Recorded:
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "_Recorded | None":
         """None for a model whose training was not recorded."""
-        record = checkpoint.record
+        return cls.of_run(checkpoint.record, checkpoint.tokenizer)
+
+    @classmethod
+    def of_run(cls, record: RunRecord | None, tokenizer: Tokenizer) -> "_Recorded | None":
+        """None if there is no record, or none of the text."""
         if record is None or record.corpus is None or record.reading is None:
             return None
-        return cls(record.sources, record.corpus, record.reading, checkpoint.tokenizer)
+        return cls(record.sources, record.corpus, record.reading, tokenizer)
 
     def cached_shards(self) -> Corpus | None:
         """The corpus if it is in shards and in the cache; its text is too large to be read again for a comparison."""

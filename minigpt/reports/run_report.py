@@ -11,7 +11,7 @@ from minigpt.reports.page import page
 from minigpt.reports.page_data import Line, LogLines, page_data, passage_data
 from minigpt.reports.teacher_data import teacher_data, teacher_parts
 from minigpt.storage.checkpoint import TRAINING
-from minigpt.storage.folder import replace_file
+from minigpt.storage.folder import replace_file, wrap_write_errors
 from minigpt.storage.names import last_part
 from minigpt.storage.run import Run, read_record
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -38,7 +38,9 @@ def write_report(directories: Sequence[Path], path: Path, problems: list[str] | 
 
     Raises: CheckpointError as `report_page`, or if the file cannot be written or its folder does not exist.
     """
-    if not path.parent.is_dir():
+    with wrap_write_errors(path):
+        has_folder = path.parent.is_dir()
+    if not has_folder:
         raise CheckpointError(f"{path} could not be written: the folder {path.parent} does not exist; create it first")
     replace_file(path, report_page(directories, problems).encode())
 

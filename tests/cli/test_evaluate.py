@@ -3,11 +3,13 @@
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from builders import new_model
 
 from minigpt.cli.render.evaluation import text_record, text_tables
@@ -96,7 +98,7 @@ def test_benchmark_results_are_shown_next_to_published_ones(run: Any, one: Path,
 
 
 def test_an_equal_protocol_is_marked_in_json(run: Any, one: Path, here: Path) -> None:
-    (here / "short.jsonl").write_text('{"text": "the fox"}\n')
+    (here / "short.jsonl").write_text('{"text": "The fox"}\n' * 5153)
     record = json.loads(run("evaluate", "one", "lambada", "--data", "short.jsonl", "--json").stdout)
     published = {each["source"]: each for each in record["benchmarks"][0]["published"]}
     same = {source: each["same_protocol"] for source, each in published.items()}
@@ -106,6 +108,23 @@ def test_an_equal_protocol_is_marked_in_json(run: Any, one: Path, here: Path) ->
     shown = run("evaluate", "one", "lambada", "--data", "short.jsonl").stdout
     assert re.search(r"46\.67 % +transformers#13761 +tokens of GPT-2's tokenizer", shown)
     assert re.search(r"32\.56 % +lm-eval#2159 +none", shown)
+
+
+@pytest.mark.parametrize(
+    ("passages", "caveat"),
+    [
+        ('{"text": "the fox"}\n' * 5153, "the text is all lower case, as in lm-eval's lambada_standard, not "),
+        ('{"text": "The fox"}\n' * 5152, "a file of 5,152 passages, the published one has 5,153"),
+    ],
+)
+def test_another_text_of_lambada_is_another_protocol(
+    run: Any, one: Path, here: Path, passages: str, caveat: str
+) -> None:
+    (here / "short.jsonl").write_text(passages)
+    record = json.loads(run("evaluate", "one", "lambada", "--data", "short.jsonl", "--json").stdout)
+    (said,) = record["benchmarks"][0]["caveats"]
+    assert said.startswith(caveat)
+    assert not any(each["same_protocol"] for each in record["benchmarks"][0]["published"])
 
 
 def test_texts_and_benchmarks_can_be_combined_and_printed_as_markdown(run: Any, one: Path, lambada: Path) -> None:
@@ -119,9 +138,67 @@ def test_texts_and_benchmarks_can_be_combined_and_printed_as_markdown(run: Any, 
     assert all(line.count("|") in (0, 4, 6) for line in shown.splitlines())
 
 
+@pytest.mark.parametrize("form", ["--json", "--markdown", None])
+def test_the_benchmarks_before_an_error_are_printed(
+    run: Any, one: Path, lambada: Path, here: Path, form: str | None
+) -> None:
+    lambada.rename(here / "lambada_test.jsonl")
+    (here / "hellaswag_val.jsonl").write_text('{"text": "a b"}')
+    result = run("evaluate", "one", "fox.txt", "lambada", "hellaswag", "--data", ".", *filter(None, [form]))
+    assert result.exit_code == 1
+    assert "hellaswag_val.jsonl, line 1 is not a question of HellaSwag" in result.stderr
+    if form == "--json":
+        record = json.loads(result.stdout)
+        assert record["text"]["bytes"] == 2700
+        assert [each["benchmark"] for each in record["benchmarks"]] == ["lambada"]
+    else:
+        assert result.stdout.index("all texts") < result.stdout.index("accuracy, last word")
+        assert "\n\n\n" not in result.stdout
+
+
+def test_the_benchmarks_before_an_interrupt_are_printed(
+    run: Any, one: Path, lambada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("minigpt.evaluation.benchmarks.cbt.read_questions", interrupted)
+    lambada.rename("lambada_test.jsonl")
+    for kind in ("CN", "NE"):
+        Path(f"cbtest_{kind}_valid_2000ex.txt").touch()
+    result = run("evaluate", "one", "lambada", "cbt", "--data", ".", "--json")
+    assert (result.exit_code, result.stderr) == (130, "minigpt: stopped\n")
+    assert [each["benchmark"] for each in json.loads(result.stdout)["benchmarks"]] == ["lambada"]
+    alone = run("evaluate", "one", "cbt", "--data", ".", "--json")
+    assert (alone.exit_code, alone.stdout) == (130, "")
+
+
+def test_a_missing_package_is_said_before_any_benchmark_runs(
+    run: Any, one: Path, lambada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    lambada.rename("lambada_test.jsonl")
+    Path("hellaswag_val.parquet").touch()
+    result = run("evaluate", "one", "lambada", "hellaswag", "--data", ".")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(
+        "minigpt: reading hellaswag_val.parquet needs pyarrow, which is not installed; pass the benchmark's original "
+        "file with --data, or run: "
+    )
+
+
 def test_a_file_takes_precedence_over_a_benchmark_with_its_name(run: Any, one: Path, here: Path) -> None:
     (here / "ptb").write_text("a text of mine")
     assert json.loads(run("evaluate", "one", "ptb", "--json").stdout)["bytes"] == len("a text of mine")
+
+
+def test_with_data_the_name_of_a_benchmark_is_the_benchmark(run: Any, one: Path, lambada: Path, here: Path) -> None:
+    (here / "lambada").mkdir()
+    lambada.rename(here / "lambada" / "lambada_test.jsonl")
+    result = run("evaluate", "one", "lambada", "--data", "lambada", "--json")
+    assert result.exit_code == 0, result.stderr
+    (benchmark,) = json.loads(result.stdout)["benchmarks"]
+    assert benchmark["data"] == ["lambada/lambada_test.jsonl"]
 
 
 def test_the_first_token_is_scored_after_an_end_of_text(run: Any, one: Path, here: Path) -> None:
@@ -202,6 +279,8 @@ def test_detokenizing_changes_the_text_but_not_the_word_and_byte_counts(run: Any
         (["lambda"], "did you mean 'lambada'?"),
         (["HellaSwag"], "did you mean 'hellaswag'?"),
         (["squad"], "'squad' is neither a file nor a benchmark (lambada"),
+        (["a pasted passage " * 20], "'a pasted passage "),
+        (["A pasted passage. " * 20], "A pasted passage. "),
         (["missing.txt"], "missing.txt does not exist"),
         (["lambada", "--data", "nowhere"], "--data nowhere does not exist; pass a file of lambada"),
         (["lambada", "--data", "."], "contains no file of lambada; expected one named lambada_test.jsonl"),
@@ -209,6 +288,7 @@ def test_detokenizing_changes_the_text_but_not_the_word_and_byte_counts(run: Any
         (["wikitext2", "--data", "fox.txt"], "fox.txt, line 1 is 'the quick"),
         (["lambada", "--data", "passages.jsonl", "--context-length", "17"], "context (17) must be from 1 to"),
         (["lambada", "--stride", "3"], "--stride has no effect on lambada"),
+        (["lambada", "--text-key", "a", "--encoding", "cp1252"], "--text-key and --encoding can only be given with a"),
         (["lambada", "--by-position"], "--by-position is only for texts; name one"),
         (["lambada", "hellaswag", "--detokenize"], "--detokenize is only for wikitext2, wikitext103, ptb and cbt"),
         (["fox.txt", "--data", "passages.jsonl"], "--data is only for benchmarks; name one"),
@@ -251,6 +331,20 @@ def test_a_model_with_nan_is_refused_with_the_parameter(
     assert refused.exit_code == 1
     assert "the first values that are not finite are in the parameter final_norm.weight (1 of" in refused.stderr
     assert refused.stdout == ""
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()], ids=["cuda", "cpu"])
+@pytest.mark.parametrize("arguments", [["fox.txt"], ["lambada", "--data", "passages.jsonl"]], ids=["text", "lambada"])
+def test_running_out_of_memory_is_one_line_with_the_options_that_help(
+    run: Any, one: Path, lambada: Path, arguments: list[str], error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("minigpt.model.gpt.GPT.features", fail)
+    refused = run("evaluate", "one", *arguments)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr == "minigpt: out of memory during evaluation; give a smaller --batch-size, or --device cpu\n"
 
 
 def test_positions_without_a_scored_token_are_null_and_have_no_row(run: Any, one: Path, here: Path) -> None:

@@ -1,14 +1,18 @@
 """`minigpt evaluate` on the text that a model was trained on: the note that says so, and the part that was held out."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minigpt.cli.render.evaluation import HeldOut
+from minigpt.evaluation.perplexity import EvaluationResult
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run_record import Result
+
+TUNING = ["--steps", "2", "--batch-size", "4", "--device", "cpu", "--no-report"]
 
 
 @pytest.fixture
@@ -33,6 +37,9 @@ def test_held_out_gives_the_figures_of_the_runs_last_evaluation(run: Any, traine
     assert "the part of the training text of fox that was held out" in shown
     assert f"at the end of training: loss {record.result.validation_loss:.4f}" in shown
     assert "on the same tokens" in shown
+    assert "without overlap" not in shown
+    overlapping = " ".join(run("evaluate", "fox", "--held-out", "--stride", "8").stdout.split())
+    assert "on the same tokens, in windows of 16 without overlap" in overlapping
 
 
 def test_a_text_that_has_moved_is_found_in_the_cache_or_given_again(
@@ -46,6 +53,18 @@ def test_a_text_that_has_moved_is_found_in_the_cache_or_given_again(
     assert refused.exit_code == 1
     assert "give that text: minigpt evaluate fox TEXT --held-out" in refused.stderr
     assert json.loads(run("evaluate", "fox", str(moved), "--held-out", "--json").stdout)["loss"] == expected
+
+
+def test_the_training_text_is_read_with_the_settings_that_are_given(run: Any, tiny: list[str], here: Path) -> None:
+    Path("naïf.txt").write_text("le cœur naïf d'un élève; " * 99, encoding="utf-16")
+    assert run("train", "naïf.txt", *tiny, "--no-report", "--encoding", "utf-16", "--name", "fr").exit_code == 0
+    expected = json.loads(run("evaluate", "fr", "--held-out", "--json").stdout)
+    for encoding in ("utf-8", "cp1252"):
+        Path("again.txt").write_text("le cœur naïf d'un élève; " * 99, encoding=encoding)
+        again = run("evaluate", "fr", "again.txt", "--held-out", "--json", "--encoding", encoding)
+        assert again.exit_code == 0, again.stderr
+        figures = json.loads(again.stdout)
+        assert (figures["tokens"], figures["loss"]) == (expected["tokens"], pytest.approx(expected["loss"], rel=1e-5))
 
 
 def test_another_text_is_refused_as_the_training_text(run: Any, trained: Path) -> None:
@@ -72,6 +91,7 @@ def test_a_model_without_a_record_or_a_held_out_part_is_refused(run: Any, tiny: 
     [
         ([], "there is no text to evaluate"),
         (["lambada", "--held-out"], "--held-out cannot be combined with lambada"),
+        (["--held-out", "--encoding", "cp1252"], "--encoding can only be given with a text; name one"),
         (["--held-out", "--limit", "3"], "--limit 3 cannot be combined with --held-out"),
     ],
 )
@@ -112,6 +132,50 @@ def test_a_training_text_that_has_changed_is_recognized_by_its_path_only(run: An
     assert "note:" not in run("evaluate", "fox", "other.txt").stderr
 
 
+@pytest.fixture
+def tuned(run: Any, trained: Path) -> Path:
+    """A run of other.txt, called tuned, that was fine-tuned from fox."""
+    Path("other.txt").write_text("a text about a cat that sleeps; " * 60)
+    result = run("train", "other.txt", "--from", "fox", "--name", "tuned", *TUNING)
+    assert result.exit_code == 0, result.stderr
+    return Path("checkpoints/tuned")
+
+
+def test_the_training_text_of_the_base_model_is_recognized(run: Any, tuned: Path, trained: Path) -> None:
+    Path("third.txt").write_text("a text that nobody has read")
+    of_base = f"the base model {trained}"
+    assert (
+        f"note: fox.txt is the text that {of_base} was trained on, so these figures say little about other text\n"
+        in run("evaluate", "tuned", "fox.txt").stderr
+    )
+    assert "note: other.txt is the text that tuned was trained on" in run("evaluate", "tuned", "other.txt").stderr
+    assert "note:" not in run("evaluate", "tuned", "third.txt").stderr
+    (trained / "training.json").unlink()
+    unknown = run("evaluate", "tuned", "third.txt").stderr
+    assert f"note: third.txt was not compared with the training text of {of_base}\n" in unknown
+
+
+def test_a_held_out_part_that_the_base_model_may_have_read_is_noted(run: Any, tuned: Path, trained: Path) -> None:
+    held_out = run("evaluate", "tuned", "--held-out")
+    assert held_out.exit_code == 0, held_out.stderr
+    expected = f"note: the held-out part was not compared with the training text of the base model {trained}\n"
+    assert expected in held_out.stderr
+    run("train", "fox.txt", "--from", "fox", "--name", "again", *TUNING)  # the same part of the same text is held out
+    again = run("evaluate", "again", "--held-out")
+    assert again.exit_code == 0, again.stderr
+    assert "note:" not in again.stderr
+
+
+def test_an_earlier_text_of_the_run_is_not_forgotten(run: Any, trained: Path) -> None:
+    Path("other.txt").write_text("the lazy fox jumps; " * 60)
+    changed = run("train", "other.txt", "--name", "fox", "--resume", "--steps", "9", "--allow-change", "--no-report")
+    assert changed.exit_code == 0, changed.stderr
+    for arguments, what in ((["fox.txt"], "fox.txt"), (["--held-out"], "the held-out part")):
+        evaluated = run("evaluate", "fox", *arguments)
+        assert evaluated.exit_code == 0, evaluated.stderr
+        assert f"note: {what} was not compared with the text that fox was trained on up to step " in evaluated.stderr
+
+
 @pytest.mark.parametrize(
     ("trained_on", "evaluated_on", "tokens", "said"),
     [
@@ -126,8 +190,12 @@ def test_the_result_of_the_run_is_named_by_the_turns_it_was_measured_on(
     trained_on: str, evaluated_on: str, tokens: int, said: str
 ) -> None:
     result = Result(validation_loss=2.0, bits_per_byte=1.0, validation_tokens=10_000)
-    (note,) = HeldOut("log", result, trained_on).notes(tokens, evaluated_on)
+    run, measured = HeldOut("log", result, 16, trained_on), EvaluationResult(2.0, tokens, 40_000, 16, 16)
+    (note,) = run.notes(measured, evaluated_on)
     assert note == f"at the end of training: loss 2.0000, 1.0000 bits per byte, {said}"
+    for context, stride in ((16, 8), (8, 8)):
+        (note,) = run.notes(replace(measured, context=context, stride=stride), evaluated_on)
+        assert note.endswith(f"{said}, in windows of 16 without overlap")
 
 
 def test_a_chat_log_evaluated_on_one_role_is_not_compared_with_its_tokens(

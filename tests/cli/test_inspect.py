@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from builders import new_model
 
 from minigpt.cli.render.token_colors import percent
@@ -53,6 +54,19 @@ def test_without_colors_each_tokens_surprisal_is_printed_below_it(run: Any, one:
         digits.append("·" if bits < 0.5 else str(round(bits)) if bits < 9.5 else "+")
     assert lines[:4] == ["the fox↵", "".join(digits[:8]).rstrip(), "ran", "".join(digits[8:]).rstrip()]
     assert "the least likely tokens, and the next one; surprisal and entropy in bits" in lines
+
+
+@pytest.mark.parametrize(("function", "options"), [("predict", []), ("inspect", ["--html", "page.html"])])
+def test_running_out_of_memory_is_one_line_with_what_helps(
+    run: Any, one: Path, function: str, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried")
+
+    monkeypatch.setattr(f"minigpt.inspection.activations.{function}", fail)
+    refused = run(*INSPECT, "the fox", *options)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr == "minigpt: out of memory during inspection; give a shorter text, or --device cpu\n"
 
 
 def test_a_table_has_a_row_for_every_token_and_one_for_the_next(run: Any, one: Path) -> None:

@@ -97,6 +97,25 @@ def test_such_a_model_is_evaluated_inspected_and_fine_tuned(chinese: Path, run: 
     assert "bpe_dropout" in refused.stderr
 
 
+def test_a_benchmark_says_what_the_tokenizer_loses(chinese: Path, run: Run) -> None:
+    (chinese / "passages.jsonl").write_text('{"text": "over the Fox"}')
+    evaluated = run("evaluate", "hub", "lambada", "--data", "passages.jsonl", "--json")
+    (benchmark,) = json.loads(evaluated.stdout)["benchmarks"]
+    (lost,) = [caveat for caveat in benchmark["caveats"] if "tokenizer" in caveat]
+    assert lost.startswith(f"the tokenizer (wordpiece:{len(VOCABULARY)}) loses part of the text: upper case becomes ")
+    assert not any(each["same_protocol"] for each in benchmark["published"])
+
+
+def test_a_word_without_tokens_is_one_sentence(chinese: Path, run: Run) -> None:
+    (chinese / "passages.jsonl").write_text('{"text": "over the fox \\u0007"}')
+    refused = run("evaluate", "hub", "lambada", "--data", "passages.jsonl")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr.splitlines()[-1] == (
+        f"minigpt: the continuation ' \\x07' has no token of the tokenizer (wordpiece:{len(VOCABULARY)}), so it has no "
+        "probability; evaluate the model on another benchmark"
+    )
+
+
 def test_such_a_model_is_fine_tuned_on_a_text_in_shards(chinese: Path, run: Run) -> None:
     (chinese / "zh.txt").write_text("<|endoftext|>".join([CHINESE, f"{CHINESE}the fox"] * 20), encoding="utf-8")
     trained = run("train", "zh.txt", "--from", "hub", "--shards", "on", "--name", "sharded", *TRAINING)

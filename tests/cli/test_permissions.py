@@ -114,3 +114,14 @@ def test_the_rest_of_a_run_is_shown(fox: Path, name: str, command: str, is_said:
         result = run(command)
     assert result.exit_code == 0, result.stderr
     assert (f"not shown: checkpoints/fox/{name} {DENIED}\n" in result.stderr) == is_said
+
+
+def test_an_output_in_a_folder_that_may_not_be_opened_is_one_sentence(fox: Path) -> None:
+    closed = Path("closed")
+    (closed / "inside").mkdir(parents=True)
+    closed.chmod(0)
+    with without_privileges():
+        result = CliRunner().invoke(app, ["report", "fox", "--output", "closed/inside/page.html"])
+    closed.chmod(0o700)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert result.stderr.startswith("minigpt: closed/inside/page.html c")

@@ -177,6 +177,12 @@ def test_a_folder_without_a_run_and_a_damaged_log_are_refused(tmp_path: Path) ->
     assert not (tmp_path / "out.html").exists()
 
 
+def test_a_folder_whose_name_is_too_long_is_one_sentence(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "fox")
+    with pytest.raises(CheckpointError, match=r"out\.html could not be written"):
+        write_report([run.directory], tmp_path / ("x" * 300) / "out.html")
+
+
 NAMELESS = {"corpus": CORPUS, "baselines": {"fingerprint": "f00d", "measured": [{"name": "xz"}]}}
 RESULT = {"step": 1, "best_step": 1, "reason": "length", "seconds": 1.0}
 

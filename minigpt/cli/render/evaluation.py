@@ -22,15 +22,20 @@ _BAR = 24  # characters: the table fits a terminal of 60
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The run whose held-out part was evaluated, and the result that it recorded when it ended."""
+    """The run whose held-out part was evaluated, and the result that it recorded when it ended.
+
+    The recorded losses are those of `scored_text`, or of all of the text if that is empty, in windows of `context`
+    tokens without overlap.
+    """
 
     name: str
     recorded: "Result | None"
-    scored_text: str = ""  # what the recorded losses are measured on; empty for all of the text
+    context: int
+    scored_text: str = ""
 
-    def notes(self, n_tokens: int, scored_text: str) -> list[str]:
-        """What was measured when the run ended, to compare with the figures of `n_tokens` tokens `scored_text`."""
-        result = self.recorded
+    def notes(self, measured: "EvaluationResult", scored_text: str) -> list[str]:
+        """What was measured when the run ended, to compare with what is `measured` now on the tokens `scored_text`."""
+        result, n_tokens = self.recorded, measured.tokens
         if result is None or result.validation_loss is None or result.bits_per_byte is None:
             return ["the run recorded no figure at its end to compare with"]
         scored = result.validation_tokens or n_tokens
@@ -38,6 +43,8 @@ class HeldOut:
             on = f"on {count(scored, 'token')} {self.scored_text or 'of all turns'}"
         else:
             on = "on the same tokens" if scored == n_tokens else f"on {scored:,} of these tokens"
+        if (measured.context, measured.stride) != (self.context, self.context):
+            on += f", in windows of {self.context} without overlap"
         return [
             f"at the end of training: loss {result.validation_loss:.4f}, {result.bits_per_byte:.4f} bits per byte, {on}"
         ]
@@ -89,7 +96,7 @@ def text_tables(
     if held_out is not None:
         title = f"the part of the training text of {held_out.name} that was held out"
         scored = "every token but the first scored once"
-        notes = held_out.notes(whole.tokens, scored_text)
+        notes = held_out.notes(whole, scored_text)
     if scored_text:
         scored = f"tokens {scored_text} are scored, each once"
     total = ResultTable(

@@ -89,12 +89,14 @@ def _question(where: str, sentences: list[str], question: str, answer: str, cand
 def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions) -> BenchmarkResult:
     """Measures the accuracy on each file, usually one of common nouns and one of named entities.
 
-    Raises: DataError for a file in another format.
+    Raises: DataError for a file in another format, and for a candidate without tokens.
     """
     metrics = []
-    truncated = total = n_questions = 0
+    truncated = total = n_questions = most = available = 0
     for data in files:
-        part = list(islice(read_questions(data), options.limit))
+        questions = read_questions(data)
+        part = questions[: options.limit]
+        most, available = max(most, len(part)), max(available, len(questions))
         pairs = []
         for question in part:
             # De-tokenized with the blank, which the rules treat as a word, like any candidate.
@@ -127,7 +129,8 @@ def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: Benchm
         total += len(pairs)
         n_questions += len(part)
     context = options.context or model.config.n_positions
-    caveats = common_caveats(options, n_questions, "questions", truncated=truncated, texts=total, context=context)
+    example_name = "questions of each file" if len(files) > 1 else "questions"
+    caveats = common_caveats(most, available, example_name, truncated=truncated, texts=total, context=context)
     return BenchmarkResult(
         "cbt", tuple(data.name for data in files), n_questions, "questions", tuple(metrics), tuple(caveats)
     )

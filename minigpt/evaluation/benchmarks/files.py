@@ -6,16 +6,27 @@ import io
 import lzma
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
 from minigpt.bounded_reading import LongLineError, bounded_lines, open_regular, parse_json
 from minigpt.errors import DataError, reason_of
 from minigpt.evaluation.benchmarks.results import DataFile
-from minigpt.optional_packages import optional_import
+from minigpt.optional_packages import check_installed, optional_import
 
+_WITHOUT_PYARROW = "pass the benchmark's original file with --data"
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError)
+
+
+def check_packages(files: Iterable[DataFile]) -> None:
+    """Checks that the packages that read these files are installed.
+
+    Raises: MissingPackageError.
+    """
+    for data in files:
+        if data.path.suffix == ".parquet":
+            check_installed(f"reading {data.name}", "pyarrow", instead=_WITHOUT_PYARROW)
 
 
 def read_lines(data: DataFile) -> Iterator[tuple[int, str]]:
@@ -96,7 +107,7 @@ def _member(data: DataFile, archive: zipfile.ZipFile) -> str:
 
 
 def _rows(data: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
-    with optional_import(f"reading {data.name}", "pyarrow", instead="pass the benchmark's original file with --data"):
+    with optional_import(f"reading {data.name}", "pyarrow", instead=_WITHOUT_PYARROW):
         import pyarrow
         import pyarrow.parquet
     try:

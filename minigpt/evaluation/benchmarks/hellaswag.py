@@ -6,7 +6,6 @@ Source: Zellers et al. 2019; the prepared form of lm-evaluation-harness, and the
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from minigpt.errors import DataError
@@ -15,6 +14,7 @@ from minigpt.evaluation.benchmarks.loglikelihood import (
     ContinuationScore,
     Pair,
     argmax,
+    encode_apart,
     encode_pair,
     score_continuations,
 )
@@ -22,6 +22,7 @@ from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkRes
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
 
+_PUBLISHED = 10_042  # questions of the validation part
 _EXPECTED = '{"activity_label": "…", "ctx_a": "…", "ctx_b": "…", "ctx": "…", "endings": [four texts], "label": 0 to 3}'
 _EXPECTED_TEXT = "six lines per question: the text, the number of the correct ending (0 to 3), and four endings"
 
@@ -95,13 +96,12 @@ def _text_questions(data: DataFile) -> list[Question]:
 def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions) -> BenchmarkResult:
     """Measures the accuracy on HellaSwag, by the total likelihood of the endings and by that per unit of length.
 
-    Raises: DataError for a file in another format.
+    Raises: DataError for a file in another format, and for an ending without tokens.
     """
-    prepared, raw = (list(islice(form, options.limit)) for form in read_questions(files[0]))
+    questions = read_questions(files[0])
+    prepared, raw = (form[: options.limit] for form in questions)
     pairs = [encode_pair(tokenizer, each.context, f" {ending}") for each in prepared for ending in each.endings]
-    for each in raw:
-        context = tuple(tokenizer.encode(each.context))
-        pairs += [(context, tuple(tokenizer.encode(f" {ending}"))) for ending in each.endings]
+    pairs += [encode_apart(tokenizer, each.context, f" {ending}") for each in raw for ending in each.endings]
     scores = score_continuations(
         model, pairs, context=options.context, batch_size=options.batch_size, progress=options.progress
     )
@@ -114,7 +114,13 @@ def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: Benchm
     truncated = sum(each.is_truncated for each in scores)
     length = options.context or model.config.n_positions
     caveats = common_caveats(
-        options, len(prepared), "questions", truncated=truncated, texts=len(scores), context=length
+        len(prepared),
+        len(questions[0]),
+        "questions",
+        published=_PUBLISHED,
+        truncated=truncated,
+        texts=len(scores),
+        context=length,
     )
     if not raw:
         caveats.append("text as prepared in llama.cpp's .txt")

@@ -4,8 +4,6 @@ Source: Paperno et al. 2016, in OpenAI's form of the text (Radford et al. 2019, 
 words that cannot end a sentence, by an unpublished list of stop words, so it cannot be reproduced here.
 """
 
-from itertools import islice
-
 from minigpt.errors import DataError
 from minigpt.evaluation.benchmarks.files import read_lines, read_records
 from minigpt.evaluation.benchmarks.loglikelihood import encode_pair, score_continuations
@@ -14,6 +12,7 @@ from minigpt.evaluation.perplexity import perplexity
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
 
+_PUBLISHED = 5153  # passages of the test part
 _RECORD = '{"text": "a passage"}'
 
 
@@ -39,9 +38,10 @@ def read_passages(data: DataFile) -> list[str]:
 def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions) -> BenchmarkResult:
     """Measures LAMBADA by the two protocols in use, and the perplexity of the last word.
 
-    Raises: DataError for a file in another format.
+    Raises: DataError for a file in another format, and for a word without tokens.
     """
-    texts = list(islice(read_passages(files[0]), options.limit))
+    passages = read_passages(files[0])
+    texts = passages[: options.limit]
     pairs = []
     for text in texts:
         context, _, word = text.rpartition(" ")
@@ -76,5 +76,9 @@ def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: Benchm
     )
     truncated = sum(each.is_truncated for each in scores)
     length = options.context or model.config.n_positions
-    caveats = common_caveats(options, count, "passages", truncated=truncated, texts=count, context=length)
+    caveats = common_caveats(
+        count, len(passages), "passages", published=_PUBLISHED, truncated=truncated, texts=count, context=length
+    )
+    if "\n".join(passages).islower():
+        caveats.append("the text is all lower case, as in lm-eval's lambada_standard, not lambada_openai")
     return BenchmarkResult("lambada", (files[0].name,), count, "passages", metrics, tuple(caveats))

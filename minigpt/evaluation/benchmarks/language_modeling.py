@@ -87,7 +87,9 @@ def _measure(
     Raises: DataError for a file in another format; ConfigError if context or stride do not fit the model.
     """
     reader = read_ptb if name == "ptb" else read_wikitext
-    selected = list(islice(reader(files[0]), options.limit))
+    lines = reader(files[0])
+    selected = list(islice(lines, options.limit))
+    has_more = next(lines, None) is not None
     published = "".join(selected)
     text = detokenizer(published) if options.detokenize else published
     context = options.context or model.config.n_positions
@@ -140,7 +142,7 @@ def _measure(
             f"the total loss divided by {len(published.encode()):,} bytes as published; {how}",
         ),
     )
-    caveats = common_caveats(options, len(selected), "lines")
+    caveats = common_caveats(len(selected), len(selected) + has_more, "lines")
     if name != "ptb" and "<unk>" in published:
         caveats.append("the text with <unk>, not the raw text")
     return BenchmarkResult(name, (files[0].name,), len(selected), "lines", metrics, tuple(caveats))

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from minigpt.errors import DataError, quoted
 from minigpt.evaluation.perplexity import WindowProgress, resolve_protocol, sliced_logits
 from minigpt.model.gpt import GPT, eval_mode
 from minigpt.model.kv_cache import KVCache
@@ -54,13 +55,28 @@ class _Row:
 def encode_pair(tokenizer: Tokenizer, context: str, continuation: str) -> Pair:
     """The token ids of a context and its continuation, tokenized together and split where the context ends.
 
-    White space at the end of the context belongs to the continuation. An empty context becomes an end-of-text.
+    White space at the end of the context belongs to the continuation. A context without tokens becomes an end-of-text.
     Source: lm-evaluation-harness, `_encode_pair`.
+    Raises: DataError for a continuation without tokens.
     """
     stripped = context.rstrip()
     continuation = context[len(stripped) :] + continuation
     before = tokenizer.encode(stripped)
     after = tokenizer.encode(stripped + continuation)[len(before) :]
+    return _pair(tokenizer, before, after, continuation)
+
+
+def encode_apart(tokenizer: Tokenizer, context: str, continuation: str) -> Pair:
+    """The token ids of a context and its continuation, each tokenized by itself; otherwise as `encode_pair`."""
+    return _pair(tokenizer, tokenizer.encode(context), tokenizer.encode(continuation), continuation)
+
+
+def _pair(tokenizer: Tokenizer, before: list[int], after: list[int], continuation: str) -> Pair:
+    if not after:
+        raise DataError(
+            f"the continuation {quoted(continuation)} has no token of the tokenizer ({tokenizer.name}), so it has no "
+            "probability; evaluate the model on another benchmark"
+        )
     return tuple(before or [tokenizer.start_of_text]), tuple(after)
 
 

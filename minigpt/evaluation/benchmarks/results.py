@@ -69,12 +69,23 @@ BenchmarkFunction = Callable[[GPT, Tokenizer, list[DataFile], BenchmarkOptions],
 
 
 def common_caveats(
-    options: BenchmarkOptions, examples: int, example_name: str, *, truncated: int = 0, texts: int = 0, context: int = 0
+    examples: int,
+    available: int,
+    example_name: str,
+    *,
+    published: int | None = None,
+    truncated: int = 0,
+    texts: int = 0,
+    context: int = 0,
 ) -> list[str]:
-    """The caveats of a limited number of examples, and of `truncated` among `texts` that exceed the context."""
+    """The caveats of fewer examples than the file has available, of a file with another number of them than the
+    published one, and of `truncated` among `texts` that exceed the context.
+    """
     caveats = []
-    if options.limit is not None and examples >= options.limit:
+    if examples < available:
         caveats.append(f"the first {examples:,} {example_name} only")
+    if published is not None and available != published:
+        caveats.append(f"a file of {available:,} {example_name}, the published one has {published:,}")
     if truncated:
         caveats.append(f"{truncated:,} of {texts:,} texts cut at the front to {context} tokens")
     return caveats

@@ -1,11 +1,12 @@
 """The benchmarks by name, each with the sources of its data and the function that runs it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from minigpt.errors import DataError
 from minigpt.evaluation.benchmarks import cbt, hellaswag, lambada, language_modeling
+from minigpt.evaluation.benchmarks.files import check_packages
 from minigpt.evaluation.benchmarks.results import BenchmarkFunction, BenchmarkOptions, BenchmarkResult, DataFile
 from minigpt.importers.hub import check_reachable, failure_reason, quiet_hub_logging, transport_errors
 from minigpt.model.gpt import GPT
@@ -86,20 +87,26 @@ def run_benchmark(
 ) -> BenchmarkResult:
     """Runs the benchmark of that name; `data` is what `find_data` accepts or returns.
 
-    Raises: DataError for data that cannot be found or is in another format; ConfigError if the context or the stride
-    do not fit the model.
+    Raises: DataError for data that cannot be found, is in another format or has no tokens; ConfigError if the context
+    or the stride do not fit the model.
     """
     files = data if isinstance(data, list) else find_data(name, data)
-    return BENCHMARKS[name].run(model, tokenizer, files, options or BenchmarkOptions())
+    result = BENCHMARKS[name].run(model, tokenizer, files, options or BenchmarkOptions())
+    if losses := tokenizer.losses():
+        lost = f"the tokenizer ({tokenizer.name}) loses part of the text: {', '.join(losses)}"
+        result = replace(result, caveats=(*result.caveats, lost))
+    return result
 
 
 def find_data(name: str, path: str | Path | None = None) -> list[DataFile]:
     """The data files of a benchmark: the given file, those in the given folder, or by default those on the hub.
 
-    Raises: DataError if they cannot be found.
+    Raises: DataError if they cannot be found; MissingPackageError if they are .parquet and pyarrow is not installed.
     """
     benchmark = BENCHMARKS[name]
-    return _fetch(benchmark) if path is None else _find(name, benchmark, Path(path))
+    found = _fetch(benchmark) if path is None else _find(name, benchmark, Path(path))
+    check_packages(found)
+    return found
 
 
 def _find(name: str, benchmark: Benchmark, path: Path) -> list[DataFile]:

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from minigpt.config import GPTConfig
-from minigpt.evaluation.benchmarks.loglikelihood import encode_pair, score_continuations
+from minigpt.errors import DataError
+from minigpt.evaluation.benchmarks.loglikelihood import encode_apart, encode_pair, score_continuations
 from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult
 from minigpt.evaluation.benchmarks.suite import run_benchmark
 from minigpt.evaluation.perplexity import evaluate
@@ -100,7 +101,11 @@ def test_lambada_equals_the_simple_loop(hf: Any, lambada_file: Path) -> None:
     loss = -sum(total for total, *_ in scores) / 120
     assert math.log(figures["perplexity_last_word"]) == pytest.approx(loss, abs=1e-5)
     cut = sum(len(json.loads(line)["text"]) - 1 > CONTEXT for line in lambada_file.read_text().splitlines())
-    assert result.caveats == (f"{cut} of 120 texts cut at the front to 40 tokens",)
+    assert result.caveats == (
+        "a file of 120 passages, the published one has 5,153",
+        f"{cut} of 120 texts cut at the front to 40 tokens",
+        "the text is all lower case, as in lm-eval's lambada_standard, not lambada_openai",
+    )
 
 
 def hellaswag_rows(seed: int = 0) -> list[dict[str, Any]]:
@@ -144,7 +149,9 @@ def test_hellaswag_equals_the_simple_loop_in_both_forms(hf: Any, tmp_path: Path)
             for name, lengths in sizes.items():
                 choice = int(np.argmax(np.array(sums) / np.array(lengths, dtype=float)))
                 right.setdefault(f"{form}accuracy{name}", []).append(choice == int(row["label"]))
-    figures = values(run_benchmark("hellaswag", MODEL, TOKENIZER, data=write_jsonl(tmp_path / "h.jsonl", rows)))
+    result = run_benchmark("hellaswag", MODEL, TOKENIZER, data=write_jsonl(tmp_path / "h.jsonl", rows))
+    assert result.caveats[0] == "a file of 60 questions, the published one has 10,042"
+    figures = values(result)
     del right["raw_accuracy_per_character"]  # not part of any protocol
     assert {name: figures[name] for name in right} == {name: sum(hits) / 60 for name, hits in right.items()}
     assert len(set(figures.values())) > 3
@@ -296,6 +303,13 @@ def test_the_device_does_not_change_the_results(lambada_file: Path) -> None:
 def test_white_space_before_a_continuation_belongs_to_it_and_an_empty_context_is_an_end_of_text() -> None:
     assert encode_pair(TOKENIZER, "ab ", "c") == (tuple(b"ab"), tuple(b" c"))
     assert encode_pair(TOKENIZER, " ", "c") == ((TOKENIZER.end_of_text,), tuple(b" c"))
+    assert encode_apart(TOKENIZER, "", " c") == ((TOKENIZER.end_of_text,), tuple(b" c"))
+
+
+def test_a_continuation_without_tokens_is_an_error() -> None:
+    for encode in (encode_pair, encode_apart):
+        with pytest.raises(DataError, match=r"the continuation '' has no token of the tokenizer \(bytes\), so"):
+            encode(TOKENIZER, "ab", "")
 
 
 def test_a_limit_takes_the_first_examples_and_is_a_caveat(lambada_file: Path, tmp_path: Path) -> None:
@@ -304,8 +318,34 @@ def test_a_limit_takes_the_first_examples_and_is_a_caveat(lambada_file: Path, tm
     first.write_text("".join(lambada_file.read_text().splitlines(keepends=True)[:7]))
     assert values(result) == values(run_benchmark("lambada", MODEL, TOKENIZER, data=first))
     assert result.caveats[0] == "the first 7 passages only"
-    everything = run_benchmark("lambada", MODEL, TOKENIZER, BenchmarkOptions(limit=1000), data=lambada_file)
-    assert not any("only" in caveat for caveat in everything.caveats)
+    for limit in (120, 1000):
+        everything = run_benchmark("lambada", MODEL, TOKENIZER, BenchmarkOptions(limit=limit), data=lambada_file)
+        assert not any("only" in caveat for caveat in everything.caveats)
+
+
+@pytest.mark.parametrize(("limit", "caveats"), [(None, ()), (2, ()), (1, ("the first 1 lines only",))])
+def test_a_limit_is_a_caveat_only_if_the_text_has_more_lines(
+    tmp_path: Path, limit: int | None, caveats: tuple[str, ...]
+) -> None:
+    text = tmp_path / "ptb.test.txt"
+    text.write_text(" a be e \n ab a \n")
+    assert run_benchmark("ptb", MODEL, TOKENIZER, BenchmarkOptions(limit=limit), data=text).caveats == caveats
+
+
+@pytest.mark.parametrize(("limit", "caveats"), [(3, ()), (2, ("the first 2 questions of each file only",))])
+def test_a_limit_is_a_caveat_of_cbt_only_if_a_file_has_more_questions(
+    tmp_path: Path, limit: int, caveats: tuple[str, ...]
+) -> None:
+    for kind, count in (("CN", 3), ("NE", 2)):
+        rng = random.Random(kind)
+        blocks = []
+        for _ in range(count):
+            sentences, question, candidates = cbt_block(rng)
+            lines = [*sentences, f"{question}\t{candidates[0]}\t\t{'|'.join(candidates)}"]
+            blocks.append("".join(f"{index} {line}\n" for index, line in enumerate(lines, 1)))
+        (tmp_path / f"cbtest_{kind}_valid_2000ex.txt").write_text("\n".join(blocks))
+    result = run_benchmark("cbt", MODEL, TOKENIZER, BenchmarkOptions(limit=limit), data=tmp_path)
+    assert tuple(caveat for caveat in result.caveats if "cut at" not in caveat) == caveats
 
 
 def test_shared_contexts_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,134 @@
+"""Evaluates texts, and the held-out part of a training text, for `minigpt evaluate`."""
+
+from typing import TYPE_CHECKING, Any
+
+from minigpt.cli.models import out_of_memory_as
+from minigpt.cli.render.terminal import note
+from minigpt.config import ReadingConfig
+from minigpt.errors import ConfigError, GenerationError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from rich.console import Console
+
+    from minigpt.evaluation.benchmarks.results import BenchmarkOptions
+    from minigpt.evaluation.breakdown import Breakdown
+    from minigpt.storage.checkpoint import Checkpoint
+
+OUT_OF_MEMORY = "out of memory during evaluation; give a smaller --batch-size, or --device cpu"
+
+
+def training_context(checkpoint: "Checkpoint") -> int | None:
+    """The context length that the model was trained and evaluated with; None if it is not recorded."""
+    training = checkpoint.record.training if checkpoint.record else None
+    return training.context_length if training else None
+
+
+def evaluate_texts(
+    checkpoint: "Checkpoint",
+    sources: list[str],
+    reading: ReadingConfig,
+    options: "BenchmarkOptions",
+    by_position: bool,
+    loss_on: str,
+    notes: "Console",
+) -> "tuple[list[str], Breakdown]":
+    """The name of each document, and the evaluation of all of them."""
+    import numpy as np
+
+    from minigpt.cli.render.console import progress_bar
+    from minigpt.data.corpus import Corpus
+    from minigpt.data.sources import scan
+    from minigpt.data.transcript import speaker_number
+    from minigpt.evaluation.documents import document_labels, document_stream
+    from minigpt.evaluation.training_corpus import training_overlap
+
+    found = scan(sources, text_key=reading.text_key, encoding=reading.encoding, encoding_errors=reading.encoding_errors)
+    for each in found.notes:
+        note(each)
+    for name in found.skipped:
+        note(f"skipped {name}: not a text file")
+    for overlap in training_overlap(found, checkpoint):
+        note(f"note: {overlap}")
+    with progress_bar(notes, "tokenizing", in_bytes=True) as report:
+        corpus = Corpus.build(found, checkpoint.tokenizer, validation_fraction=0, progress=report)
+    corpus.check_loss_on(loss_on)
+    stream, scored = document_stream(corpus, options.limit), None
+    if loss_on != "all":
+        assert corpus.train_speakers is not None
+        scored = np.insert(corpus.train_speakers[: len(stream) - 1] == speaker_number(loss_on), 0, False)
+    parts = _break_down(checkpoint, stream, scored, options, by_position, notes)
+    return document_labels(found)[: options.limit], parts
+
+
+def evaluate_held_out(
+    checkpoint: "Checkpoint",
+    sources: list[str],
+    reading: dict[str, Any],
+    options: "BenchmarkOptions",
+    by_position: bool,
+    loss_on: str,
+    notes: "Console",
+) -> "tuple[list[str], Breakdown]":
+    """The name of each held-out document or end of one, and the evaluation of all of them.
+
+    `sources` are the training text if it was given again, read with the recorded settings but those in `reading`.
+    Raises: ConfigError if nothing was held out, or the training text cannot be found.
+    """
+    from minigpt.cli.render.console import progress_bar
+    from minigpt.evaluation.training_corpus import find_training_corpus, given_training_corpus, held_out_overlap
+
+    if sources:
+        with progress_bar(notes, "tokenizing", in_bytes=True) as report:
+            corpus = given_training_corpus(checkpoint, sources, report, reading)
+    else:
+        again = f"give that text: minigpt evaluate {checkpoint.directory.name} TEXT --held-out"
+        corpus, _ = find_training_corpus(checkpoint, fix=again)
+    if len(corpus.validation) < 2:
+        raise ConfigError(
+            f"{checkpoint.directory} was trained with nothing held out, so there is nothing to evaluate; give another "
+            "text"
+        )
+    corpus.check_loss_on(loss_on)
+    for overlap in held_out_overlap(checkpoint):
+        note(f"note: {overlap}")
+    parts = _break_down(checkpoint, corpus.validation, corpus.scored(loss_on), options, by_position, notes)
+    if len(parts.tokens) == 1:
+        return ["held-out part"], parts
+    return [f"held-out part #{number}" for number in range(1, len(parts.tokens) + 1)], parts
+
+
+def _break_down(
+    checkpoint: "Checkpoint",
+    stream: "npt.NDArray[Any]",
+    scored: "npt.NDArray[Any] | None",
+    options: "BenchmarkOptions",
+    by_position: bool,
+    notes: "Console",
+) -> "Breakdown":
+    """Evaluates a stream of documents, (N,) token ids; only `scored` ones count, (N,) bool."""
+    from minigpt.cli.render.console import progress_bar
+    from minigpt.evaluation.breakdown import break_down
+
+    tokenizer = checkpoint.tokenizer
+    if tokenizer.losses():
+        unknown = tokenizer.special.get(tokenizer.unknown or "")
+        n_unknown = 0 if unknown is None else int((stream == unknown).sum())
+        note(
+            f"note: the tokenizer ({tokenizer.name}) does not keep every character, so bits per byte are those of the"
+            f" text that its tokens spell; {n_unknown:,} of {len(stream):,} tokens are unknown and spell nothing"
+        )
+    with progress_bar(notes, "evaluating") as report, out_of_memory_as(GenerationError(OUT_OF_MEMORY)):
+        return break_down(
+            checkpoint.model,
+            stream,
+            end_of_text=checkpoint.tokenizer.end_of_text,
+            token_lengths=checkpoint.tokenizer.token_lengths,
+            context=options.context,
+            stride=options.stride,
+            batch_size=options.batch_size,
+            by_position=by_position,
+            scored=scored,
+            start_of_text=checkpoint.tokenizer.start_of_text,
+            progress=report,
+        )
