@@ -17,13 +17,18 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "minigpt needs Python 3.11 or newer; $(PYTHON) is older: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -f $(BIN)/python; exit 1; }
 
-$(VENV)/.demo: pyproject.toml setup.py constraints.txt $(wildcard minigpt/native/*.[ch]) | $(BIN)/python
+# An environment that uv or `python -m venv --without-pip` has made has no pip.
+$(VENV)/.pip: | $(BIN)/python
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml setup.py constraints.txt $(wildcard minigpt/native/*.[ch]) | $(VENV)/.pip
 	$(INSTALL) -e '.[plot]'
 	@touch $@
 
-$(VENV)/.test: pyproject.toml setup.py constraints.txt $(wildcard minigpt/native/*.[ch]) | $(BIN)/python
+$(VENV)/.test: pyproject.toml setup.py constraints.txt $(wildcard minigpt/native/*.[ch]) | $(VENV)/.pip
 	$(INSTALL) -e '.[plot,test]'
 	@touch $@ $(VENV)/.demo
 
@@ -87,7 +92,7 @@ fuzz: $(VENV)/.test
 	$(INSTALL) -e '.[plot,test,fuzz]'
 	$(BIN)/python tests/fuzz/readers.py
 
-wasm: | $(BIN)/python
+wasm: | $(VENV)/.pip
 	$(INSTALL) 'ziglang==0.15.2'
 	$(BIN)/python minigpt/exporters/html/build_wasm.py
 

@@ -55,8 +55,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         # The server shows a model's inspection and its run's report, so it is above the rooms that make them.
         "server": "errors settings pages config model tokenizer data generation inspection reports",
         "jobs": (
-            "minigpt errors shell optional_packages units config run_options device threads model tokenizer data "
-            "storage importers generation evaluation corpus_report training planning reports"
+            "minigpt errors shell optional_packages units config run_options device threads model native tokenizer "
+            "data storage importers generation evaluation corpus_report training planning reports"
         ),
         "cli": (
             "errors shell optional_packages units bounded_reading settings cores config run_options device threads "

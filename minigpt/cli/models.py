@@ -84,11 +84,11 @@ def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, comp
     Raises: ConfigError if the engine supports no int8, cannot be compiled, or needs more memory than is free.
     """
     from minigpt.device import avoid_cudnn_attention
-    from minigpt.generation.engines.resolve import resolve_engine
-    from minigpt.native.compiled import uses_one_core, why_unavailable
+    from minigpt.generation.engines.resolve import missing_compiled_code, resolve_engine
+    from minigpt.native.compiled import uses_one_core
 
-    if why_unavailable() and model.token_embedding.weight.device.type == "cpu":
-        note(f"PyTorch generates the text, several times slower than compiled code: {why_unavailable()}")
+    if slow := missing_compiled_code(model):
+        note(slow)
     elif (reason := uses_one_core()) and model.token_embedding.weight.device.type == "cpu":
         note(f"compiled code generates the text on one core, because its compiler has no OpenMP ({reason})")
     avoid_cudnn_attention()

@@ -1,14 +1,24 @@
-"""Finds the files in a folder, through links and around subfolders that cannot be read."""
+"""Finds the files in a folder, through links and around subfolders that cannot be read or are models."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
+_ADAPTER, _CONFIG = "adapter_config.json", "config.json"
+# A folder with a config.json and one of these is a model: a run, a model of Hugging Face's, or an export.
+_BESIDE_CONFIG = ("training.json", "*.safetensors", "pytorch_model*.bin", "model.bin", "*.onnx", "*.gguf")
 
-def walk(folder: str | Path, on_error: Callable[[OSError], object] | None = None) -> Iterator[Path]:
+
+def walk(
+    folder: str | Path,
+    on_error: Callable[[OSError], object] | None = None,
+    on_model: Callable[[Path], object] | None = None,
+) -> Iterator[Path]:
     """The files in a folder and its subfolders, sorted, without hidden ones; each subfolder once, linked ones too.
 
-    `on_error` is called for each folder that cannot be read.
+    `on_error` is called for each folder that cannot be read. A subfolder that is a model is skipped, and `on_model` is
+    called for it.
     """
     visited = set()
     for parent, folders, names in os.walk(folder, onerror=on_error, followlinks=True):
@@ -17,8 +27,20 @@ def walk(folder: str | Path, on_error: Callable[[OSError], object] | None = None
             folders.clear()
             continue
         visited.add((status.st_dev, status.st_ino))
+        if parent != os.fspath(folder) and _is_model(names):
+            folders.clear()
+            if on_model is not None:
+                on_model(Path(parent))
+            continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
+
+
+def _is_model(names: Sequence[str]) -> bool:
+    """Whether a folder with files of these names is a model or an adapter, and not part of a text."""
+    if _ADAPTER in names:
+        return True
+    return _CONFIG in names and any(fnmatchcase(name, pattern) for name in names for pattern in _BESIDE_CONFIG)
 
 
 def is_folder(path: Path) -> bool:

@@ -19,9 +19,10 @@ from minigpt.data.documents.read import is_document, read_document
 from minigpt.data.encodings import Recoded, encoding_advice, is_utf8, likely_encoding
 from minigpt.data.folders import is_file, is_folder, walk
 from minigpt.data.pipes import read_pipe
+from minigpt.data.skipped import Skipped, Unread, shown
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
 from minigpt.data.zstd import ZstdDamagedError, open_zstd
-from minigpt.errors import DataError, MinigptError, MissingPackageError, MissingTextError, reason_of
+from minigpt.errors import DataError, MissingPackageError, MissingTextError, reason_of
 
 _BLOCK = 2**20  # bytes per read
 _SNIFF_BYTES = 2**16  # bytes that decide whether a file in a folder is text
@@ -112,16 +113,9 @@ def path_from_here(path: str) -> str:
     return os.path.relpath(path, here) if Path(path).is_relative_to(here) else path
 
 
-class _Unread(NamedTuple):
-    """What is skipped in a folder, "document" or "folder", and why."""
-
-    what: str
-    error: MinigptError
-
-
 class FoundFiles(NamedTuple):
-    """The files of a text, each once; the names of the files in folders that are not text; and sentences on documents
-    and folders in folders that were skipped too."""
+    """The files of a text, each once; the names of the files in folders that are not text; and sentences on documents,
+    folders and models in folders that were skipped too."""
 
     files: list[SourceFile]
     skipped: list[str]
@@ -132,11 +126,10 @@ def find_files(sources: Sequence[str | Path], decoding: Decoding) -> FoundFiles:
     """The text files of the sources, and the documents, whose text is copied to temporary files.
 
     Raises: DataError for a source that is missing or cannot be read, MissingPackageError for a document without the
-    package that reads it; in a folder, such files are skipped.
+    package that reads it; in a folder, such files are skipped, and so are models.
     """
     files: dict[str, SourceFile] = {}  # by path without links
-    skipped: list[str] = []
-    unread: list[_Unread] = []
+    skipped = Skipped()
     for source in sources:
         if str(source) == "-":
             if sys.stdin is None:
@@ -154,16 +147,21 @@ def find_files(sources: Sequence[str | Path], decoding: Decoding) -> FoundFiles:
             raise MissingTextError(f"{named} {problem}; give a text file, a folder, a glob, or - for standard input")
         for path in paths:
             if is_folder(path):
-                files |= _in_folder(path, decoding, skipped, unread, files)
+                files |= _in_folder(path, decoding, skipped, files)
             elif (original := os.path.realpath(path)) not in files:
                 files[original] = _readable(_plain_file(path, decoding))
-    return FoundFiles(list(files.values()), skipped, _notes_on(unread))
+    if not files and skipped.models:
+        raise DataError(
+            f"{', '.join(map(str, sources))} has no text file outside its models ({shown(skipped.models)}), which are "
+            "not read as text; give a folder with .txt, .md, .jsonl or .parquet files"
+        )
+    return FoundFiles(list(files.values()), skipped.files, skipped.notes())
 
 
-def _is_readable(path: Path, skipped: list[str]) -> bool:
+def _is_readable(path: Path, skipped: Skipped) -> bool:
     """Whether a file that a glob matches is a regular one; adds the name of any other to `skipped`."""
     if not is_file(path):
-        skipped.append(str(path))
+        skipped.files.append(str(path))
         return False
     return True
 
@@ -189,54 +187,40 @@ def _plain_file(path: Path, decoding: Decoding) -> SourceFile:
 
 
 def _in_folder(
-    folder: Path,
-    decoding: Decoding,
-    skipped: list[str],
-    unread: list[_Unread],
-    known: Mapping[str, SourceFile],
+    folder: Path, decoding: Decoding, skipped: Skipped, known: Mapping[str, SourceFile]
 ) -> dict[str, SourceFile]:
     """The text files and documents in a folder by their paths, sorted, without reading the `known` ones again.
 
-    Adds files that are not text to `skipped`, and documents and folders that cannot be read to `unread`.
-    Raises: DataError if there is no other file.
+    Adds files that are not text, models, and documents and folders that cannot be read to `skipped`.
+    Raises: DataError if there is nothing else, and no model.
     """
     found: dict[str, SourceFile] = {}
-    others, n_unread = 0, len(unread)
+    unread, models = skipped.unread, skipped.models
+    others, n_unread, n_models = 0, len(unread), len(models)
 
     def skip_folder(error: OSError) -> None:
         reason = reason_of(error)
-        unread.append(_Unread("folder", DataError(f"{error.filename} cannot be read ({reason})")))
+        unread.append(Unread("folder", DataError(f"{error.filename} cannot be read ({reason})")))
 
-    for path in walk(folder, skip_folder):
+    for path in walk(folder, skip_folder, lambda model: models.append(str(model))):
         file = SourceFile(path, str(path), decoding)
         original = os.path.realpath(path)
         if original in known:
             found[original] = known[original]
         elif not is_file(path) or not (is_document(path) or file.is_parquet or _looks_like_text(file)):
-            skipped.append(file.name)
+            skipped.files.append(file.name)
             others += 1
         else:
             try:
                 found[original] = _readable(file)
             except (DataError, MissingPackageError) as error:
-                unread.append(_Unread("document", error))
+                unread.append(Unread("document", error))
     if not found and len(unread) > n_unread:
         raise unread[n_unread].error
-    if not found:
+    if not found and len(models) == n_models:
         among = f" among its {others}" if others else ""
         raise DataError(f"{folder} has no text file{among}; give a folder with .txt, .md, .jsonl or .parquet files")
     return found
-
-
-def _notes_on(unread: Sequence[_Unread]) -> list[str]:
-    """A sentence on the documents that need packages, one on those that cannot be read, and one on such folders."""
-    notes = []
-    for what, kind in (("document", MissingPackageError), ("document", DataError), ("folder", DataError)):
-        if of_kind := [each.error for each in unread if each.what == what and isinstance(each.error, kind)]:
-            more = len(of_kind) - 1
-            others = f" ({more:,} other {what}{'s' * (more > 1)} too)" if more else ""
-            notes.append(f"skipped a {what}{others}: {of_kind[0]}")
-    return notes
 
 
 def _looks_like_text(file: SourceFile) -> bool:

@@ -44,7 +44,7 @@ class Scan:
 
     files: tuple[SourceFile, ...]
     skipped: tuple[str, ...]  # files in folders that are not text
-    notes: tuple[str, ...]  # sentences on documents in folders that were skipped too
+    notes: tuple[str, ...]  # sentences on documents and models in folders that were skipped too
     text_key: str
     encoding_errors: str
     text_bytes: int  # in UTF-8, without separators between documents
@@ -86,10 +86,10 @@ def scan(
     """Finds the files of these sources and reads them once, in constant memory, to measure their text.
 
     A source is a file, a folder, a glob, or `-` for standard input. Of a folder, all text files are read recursively in
-    sorted order, except hidden ones. Files may be documents (see `minigpt.data.documents`), plain text, or `.jsonl`
-    with the text or the conversation under `text_key`, these compressed by gzip or zstd or not, or `.parquet` with the
-    column `text_key`. The literal "<|endoftext|>" separates documents;
-    documents of white space only are skipped.
+    sorted order, except hidden ones and those of models. Files may be documents (see `minigpt.data.documents`), plain
+    text, or `.jsonl` with the text or the conversation under `text_key`, these compressed by gzip or zstd or not, or
+    `.parquet` with the column `text_key`. The literal "<|endoftext|>" separates documents; documents of white space
+    only are skipped.
 
     Raises: DataError for a source that is missing, has no text, or cannot be decoded; ConfigError for an unknown
     `encoding` or `encoding_errors`.

@@ -31,7 +31,7 @@ from minigpt.storage.checkpoint import (
 )
 from minigpt.storage.files import exists, read_error, read_json
 from minigpt.storage.huggingface import TensorSource, from_huggingface, unused_heads
-from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TEACHER
 from minigpt.storage.run_record import AdapterBase
 from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.files import has_tokenizer, is_ids_only
@@ -220,11 +220,17 @@ def describe_model(path: Path, checkpoints: Path | None = None) -> tuple[GPTConf
 
 
 def _notes_on(path: Path, config: GPTConfig, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Notes on a checkpoint folder, which another program may have written."""
+    """Notes on a checkpoint folder, which another program may have written, or a run whose training has not begun."""
     notes = check_vocabulary(tokenizer, config, path)
     if exists(path / WEIGHTS):
         with TensorFile(path / WEIGHTS) as file:  # reads only the header
             notes += unused_heads(file)
+            is_initial = file.metadata.get("step", "0") == "0"
+        if is_initial and exists(path / TEACHER / TRAINING):
+            notes.append(
+                f"the weights in {path} are still the initial ones, because its teacher is trained first; the teacher "
+                f"is the model {path / TEACHER}"
+            )
     return tuple(notes)
 
 

@@ -9,7 +9,7 @@ from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.device import resolve_device, resolve_dtype
 from minigpt.errors import ConfigError
 from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.resolve import Quantization, resolve_engine
+from minigpt.generation.engines.resolve import Quantization, missing_compiled_code, resolve_engine
 from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.speculative import default_drafter
 from minigpt.generation.streaming import generate_pieces
@@ -22,7 +22,10 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Model:
-    """A model with its tokenizer, ready to generate; `notes` say what its import changed, if anything."""
+    """A model with its tokenizer, ready to generate.
+
+    `notes` say what its import changed, if anything, and why it is slow, if the compiled code is missing.
+    """
 
     checkpoint: Checkpoint = field(repr=False)
     engine: Engine = field(repr=False)
@@ -108,7 +111,9 @@ def load(
         path, str(target), dtype=resolve_dtype(dtype, target), mapped=True, checkpoints=Path(checkpoints), base=base
     )
     engine = resolve_engine(checkpoint.model, quantize, compiled=compile)
-    return Model(checkpoint, engine, checkpoint.directory, tuple(notes))
+    if slow := missing_compiled_code(checkpoint.model):
+        notes += (slow,)
+    return Model(checkpoint, engine, checkpoint.directory, notes)
 
 
 def _sampling_config(sampling: dict[str, Any]) -> SamplingConfig:

@@ -16,6 +16,7 @@ from minigpt.jobs.events import Activity, Event, Planned
 from minigpt.jobs.plan import Plan
 from minigpt.jobs.reading import read_corpus
 from minigpt.jobs.request import Request
+from minigpt.native.compiled import why_unavailable
 from minigpt.planning import throughput
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.distillation import TEACHER_SHARE
@@ -129,12 +130,15 @@ def _measured_settings(
 def _notes(
     request: Request, training: TrainConfig, target: torch.device, directory: Path, others: float
 ) -> Iterator[str]:
-    """Sentences on a speed measured without torch.compile or beside other programs, and on a name already taken.
+    """Sentences on a speed measured without torch.compile, without compiled C code or beside other programs, and on a
+    name already taken.
 
     `others` is the number of cores that other programs used.
     """
     if training.compiles(target.type, sharded=training.sharding == "on"):
         yield "the speed was measured without torch.compile, which may increase it"
+    if target.type == "cpu" and (reason := why_unavailable()):
+        yield f"PyTorch trains the model, slower than with compiled code: {reason}"
     if target.type == "cpu" and others > TOLERANCE:
         yield f"this machine is doing other things: other programs used {others:.1f} cores while the speed was measured"
     if directory.name != request.run_name:

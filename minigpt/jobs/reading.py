@@ -7,6 +7,7 @@ from minigpt.data.corpus import Corpus
 from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 from minigpt.data.sharded.texts import find_texts, read_in_shards
 from minigpt.data.shards import ByteProgress
+from minigpt.data.skipped import shown
 from minigpt.data.sources import scan
 from minigpt.jobs.events import Activity, Event
 from minigpt.planning.vocabulary import plan_tokenizer
@@ -15,8 +16,6 @@ from minigpt.tokenizer.bpe_training import requested_vocab_size
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.events import Notice
 from minigpt.units import count
-
-_SHOWN = 3  # files without text that a notice names
 
 
 def read_corpus(
@@ -92,8 +91,7 @@ def _notices(corpus: Corpus, wanted: int | None) -> Iterator[Event]:
     if corpus.damaged_cache is not None:
         yield Notice(0, f"the cached tokens in {corpus.damaged_cache} were damaged, so the text was tokenized again")
     if corpus.skipped:
-        shown = ", ".join(corpus.skipped[:_SHOWN]) + (" …" if len(corpus.skipped) > _SHOWN else "")
-        yield Notice(0, f"skipped {count(len(corpus.skipped), 'file')} without text: {shown}")
+        yield Notice(0, f"skipped {count(len(corpus.skipped), 'file')} without text: {shown(corpus.skipped)}")
     if wanted and wanted > corpus.tokenizer.vocab_size:
         yield Notice(
             0,

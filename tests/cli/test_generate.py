@@ -252,6 +252,7 @@ def test_a_missing_compiler_is_reported_in_one_line(run: Any, monkeypatch: pytes
     save_model("one")
     monkeypatch.setattr(compiled, "_library", lambda: "there is no compiler")
     notes = run("generate", "abc", *SHORT).stderr.splitlines()
+    assert sum("there is no compiler" in line for line in notes) == 1
     assert notes[0] == "PyTorch generates the text, several times slower than compiled code: there is no compiler"
     assert "cpu, float32, PyTorch" in notes[1]
 

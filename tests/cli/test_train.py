@@ -220,6 +220,24 @@ def test_another_text_is_refused_on_resume(run: Any, here: Path, tiny: list[str]
     assert "is not the one that checkpoints/fox was trained on" in result.stderr
 
 
+def test_a_folder_that_holds_its_own_runs_is_a_text_that_resumes(
+    run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "text").mkdir()
+    (here / "fox.txt").rename(here / "text" / "fox.txt")
+    monkeypatch.chdir(here / "text")
+    assert run("train", ".", *tiny).exit_code == 0
+    result = run("train", "--resume", "--name", "text", "--steps", "9")
+    assert result.exit_code == 0, result.stderr
+    assert "skipped a folder with a model:" in " ".join(result.stdout.split())
+    assert run("train", ".", *tiny).exit_code == 0
+    fingerprints = [
+        json.loads((here / "text" / "checkpoints" / name / "training.json").read_text())["corpus"]["fingerprint"]
+        for name in ("text", "text-2")
+    ]
+    assert fingerprints[0] == fingerprints[1]
+
+
 def test_fine_tuning_starts_from_the_weights_and_tokenizer_of_the_other_model(
     run: Any, here: Path, tiny: list[str]
 ) -> None:

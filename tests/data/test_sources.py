@@ -91,6 +91,42 @@ def test_a_folder_gives_its_text_files_in_sorted_order_without_hidden_and_binary
     assert scan([tmp_path]).skipped == (str(tmp_path / "latin.txt"), str(tmp_path / "b" / "model.bin"))
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("training.json", "config.json", "README.md"),
+        ("adapter_config.json", "README.md"),
+        ("config.json", "model-00001-of-00002.safetensors"),
+        ("config.json", "pytorch_model.bin"),
+        ("config.json", "model.onnx"),
+        ("config.json", "model.bin", "vocabulary.json"),
+    ],
+)
+def test_models_in_a_folder_are_skipped_with_all_that_is_in_them(write, tmp_path, names):
+    write("a.txt", "a")
+    write("text/training.json", "b")  # not a run without a config.json
+    alone = documents(tmp_path)
+    assert alone == ["a", "b"]
+    for name in (*names, "teacher/README.md"):
+        write(f"checkpoints/one/{name}", "text of a model")
+    assert documents(tmp_path) == alone
+    assert scan([tmp_path]).notes == (f"skipped a folder with a model: {tmp_path / 'checkpoints' / 'one'}",)
+    assert scan([tmp_path]).skipped == ()
+    assert "text of a model" in documents(tmp_path / "checkpoints" / "one")  # the user names it, so it is the text
+
+
+def test_a_folder_with_models_only_has_no_text(write, tmp_path):
+    for number in range(4):
+        write(f"checkpoints/{number}/config.json", "{}")
+        write(f"checkpoints/{number}/training.json", "{}")
+    text = write("a.txt", "a")
+    with pytest.raises(DataError, match=r"checkpoints has no text file outside its models \(\S+0, \S+1, \S+2 …\)"):
+        scan([tmp_path / "checkpoints"])
+    assert documents(text, tmp_path / "checkpoints") == documents(str(tmp_path / "*")) == ["a"]
+    (note,) = scan([tmp_path]).notes
+    assert note.startswith("skipped 4 folders with models: ")
+
+
 def test_globs_are_expanded_and_a_file_named_twice_is_read_once(write, tmp_path):
     for name in ("a.txt", "b.txt", "sub/deep/c.txt", "d.md", "e[1].txt"):
         write(name, name)

@@ -363,6 +363,13 @@ def test_a_loaded_model_generates_what_the_command_line_prints(here: Path) -> No
     assert minigpt.load(here / "checkpoints/fox", quantize="none").generate("a", max_new_tokens=1, temperature=0)
 
 
+def test_a_loaded_model_notes_that_the_compiled_code_is_missing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minigpt.save_checkpoint(here / "checkpoints/m", new_model(), minigpt.Tokenizer.named("bytes"))
+    monkeypatch.setattr("minigpt.native.compiled._library", lambda: "there is no compiler")
+    (note,) = minigpt.load("m", device="cpu").notes
+    assert note == "PyTorch generates the text, several times slower than compiled code: there is no compiler"
+
+
 def test_a_loaded_model_passes_the_callers_logits_processors_on(here: Path) -> None:
     def only_letters(logits: torch.Tensor, _history: torch.Tensor, _n_new: int) -> torch.Tensor:
         allowed = torch.zeros(logits.shape[1], dtype=torch.bool)

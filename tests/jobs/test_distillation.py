@@ -108,6 +108,25 @@ def test_a_run_left_between_its_phases_resumes_with_the_teacher_that_it_has(here
     assert state_of(here / "checkpoints/parts") == state_of(here / "checkpoints/whole")
 
 
+def test_a_model_whose_teacher_is_in_training_is_noted_as_untrained_when_it_is_opened(here: Path) -> None:
+    note = (
+        "the weights in checkpoints/fox are still the initial ones, because its teacher is trained first; the teacher "
+        "is the model checkpoints/fox/teacher"
+    )
+    for event in fit("fox"):
+        if isinstance(event, Step) and event.step == 2:
+            break
+    assert note in minigpt.load(device="cpu").notes
+    teacher = minigpt.load("checkpoints/fox/teacher", device="cpu")
+    assert teacher.directory == Path("checkpoints/fox/teacher")
+    assert note not in teacher.notes
+    options = ["--max-new-tokens", "1", "--device", "cpu"]
+    assert f"note: {note}" in CliRunner().invoke(app, ["generate", "the", *options]).stderr
+    assert CliRunner().invoke(app, ["generate", "the", "--model", "checkpoints/fox/teacher", *options]).exit_code == 0
+    list(fit("fox", resume=True))
+    assert note not in minigpt.load("fox", device="cpu").notes
+
+
 def test_a_finished_run_continues_to_a_longer_length_with_the_same_teacher(here: Path) -> None:
     list(fit("fox"))
     weights = (here / "checkpoints/fox/teacher/model.safetensors").read_bytes()

@@ -95,6 +95,16 @@ def test_a_plan_notes_that_other_programs_computed_while_it_measured(
     assert ("this machine is doing other things: other programs used 1.3 cores" in text) == noted
 
 
+@pytest.mark.parametrize(("missing", "noted"), [("there is no compiler", True), (None, False)])
+def test_a_plan_for_a_cpu_notes_that_the_compiled_code_is_missing(
+    here: Path, monkeypatch: pytest.MonkeyPatch, missing: str | None, noted: bool
+) -> None:
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.native.compiled._library", lambda: missing)
+    text = str(plan_of(here / "fox.txt", dtype="float32", device="cpu"))
+    assert ("PyTorch trains the model, slower than with compiled code: there is no compiler" in text) == noted
+
+
 def test_a_plan_measures_the_speed_on_the_shards_that_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

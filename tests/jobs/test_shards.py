@@ -71,6 +71,16 @@ def test_the_size_of_the_text_decides_unless_the_settings_do(text: Path, monkeyp
     assert not read_in_shards(["x" * 300], ReadingConfig())  # a text instead of its name; reading it says so
 
 
+def test_the_runs_in_a_folder_do_not_count_for_its_size(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minigpt.data.sharded.texts.IN_SHARDS", text.stat().st_size + 1000)
+    for name in ("config.json", "training.json", "log.jsonl"):
+        (text.parent / "checkpoints" / "web" / name).parent.mkdir(parents=True, exist_ok=True)
+        (text.parent / "checkpoints" / "web" / name).write_text(" " * 1000)
+    assert not read_in_shards([str(text.parent)], ReadingConfig())
+    (found,) = find_texts([str(text.parent)], ReadingConfig(shards="on")).files
+    assert [file.path for file in found] == [text]
+
+
 def test_the_texts_of_a_mixture_have_weights() -> None:
     assert weighted(["web/=3", "a=b.txt=0.5"], mix=True) == [("web/", 3.0), ("a=b.txt", 0.5)]
     assert weighted(["a=b.txt"], mix=False) == [("a=b.txt", 1.0)]

@@ -61,6 +61,13 @@ def resolve_slots(model: GPT, n_slots: int, quantization: Quantization = "none")
     return CudaSlots(model, n_slots) if on_cuda else TorchSlots(model, n_slots)
 
 
+def missing_compiled_code(model: GPT) -> str:
+    """A sentence that PyTorch runs a model on a CPU because there is no compiled C code; empty if there is."""
+    if model.token_embedding.weight.device.type != "cpu" or not why_unavailable():
+        return ""
+    return f"PyTorch generates the text, several times slower than compiled code: {why_unavailable()}"
+
+
 def _resolve_quantization(model: GPT, quantization: Quantization) -> tuple[Literal["none", "int8"], bool]:
     """The quantization that "auto" stands for, and whether decode.c can run the model.
 

@@ -1,0 +1,45 @@
+"""What is skipped in the folders of a text, and the sentences on it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from minigpt.errors import DataError, MinigptError, MissingPackageError
+
+_SHOWN = 3  # names in a note
+
+
+class Unread(NamedTuple):
+    """A "document" or a "folder" that cannot be read, and why."""
+
+    what: str
+    error: MinigptError
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """The names of files that are not text and of folders with models; documents and folders that cannot be read."""
+
+    files: list[str] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+
+    def notes(self) -> list[str]:
+        """A sentence on the documents that need packages, one on those that cannot be read, one on such folders, and
+        one on the models."""
+        notes = []
+        for what, kind in (("document", MissingPackageError), ("document", DataError), ("folder", DataError)):
+            if of_kind := [each.error for each in self.unread if each.what == what and isinstance(each.error, kind)]:
+                more = len(of_kind) - 1
+                others = f" ({more:,} other {what}{'s' * (more > 1)} too)" if more else ""
+                notes.append(f"skipped a {what}{others}: {of_kind[0]}")
+        if self.models:
+            several = len(self.models) > 1
+            folders = f"{len(self.models):,} folders with models" if several else "a folder with a model"
+            notes.append(f"skipped {folders}: {shown(self.models)}")
+        return notes
+
+
+def shown(names: Sequence[str]) -> str:
+    """The first of these names, and an ellipsis if there are more."""
+    return ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
