@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,11 @@ def atomic_write(path: Path, content: Content) -> None:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
+def atomic_folder(path: Path, *, new: bool = False, obsolete: Collection[str] = ()) -> Iterator[Path]:
     """A temporary folder whose files are moved to `path` if the block succeeds, and deleted if it fails.
 
-    A new folder appears complete. In an existing folder each of the files is replaced atomically; other files stay.
+    A new folder appears complete. In an existing folder each of the files is replaced atomically. The `obsolete` files
+    that the block did not write are then removed; other files stay.
     Raises: CheckpointError if the disk is full or the folder cannot be written; FolderTakenError if the folder exists
     and `new` is set, or another process creates it in the meantime.
     """
@@ -77,6 +78,8 @@ def atomic_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
             if replaces_files:
                 for file in files:
                     file.replace(path / file.name)
+                for name in set(obsolete) - {file.name for file in files}:
+                    (path / name).unlink(missing_ok=True)
                 fsync(path)
             else:
                 _rename_to_new(building, path)
