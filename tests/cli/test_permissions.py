@@ -14,6 +14,7 @@ from builders import finished_run
 from typer.testing import CliRunner
 
 from minigpt.cli.app import app
+from minigpt.storage.model_list import model_names
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
 
@@ -114,3 +115,11 @@ def test_the_rest_of_a_run_is_shown(fox: Path, name: str, command: str, is_said:
         result = run(command)
     assert result.exit_code == 0, result.stderr
     assert (f"not shown: checkpoints/fox/{name} {DENIED}\n" in result.stderr) == is_said
+
+
+def test_a_folder_that_may_not_be_read_hides_no_other_model(fox: Path) -> None:
+    (fox.parent / "letters").mkdir()
+    (fox.parent / "letters" / "config.json").write_text("{}")
+    fox.chmod(0)
+    with without_privileges():
+        assert model_names(fox.parent) == ["letters"]
