@@ -12,7 +12,16 @@ from typing import Any
 
 from minigpt.bounded_reading import read_json_value
 from minigpt.errors import CheckpointError, FolderTakenError, reason_of
-from minigpt.storage.folder import Content, fsync, make_folder, replace_file, wrap_write_errors
+from minigpt.storage.folder import (
+    PROCESS,
+    Content,
+    fsync,
+    host,
+    make_folder,
+    replace_file,
+    temporary_folder_name,
+    wrap_write_errors,
+)
 
 
 def exists(path: Path) -> bool:
@@ -63,9 +72,9 @@ def atomic_folder(path: Path, *, new: bool = False, obsolete: Collection[str] = 
     and `new` is set, or another process creates it in the meantime.
     """
     replaces_files = not new and path.exists()
-    building = _temporary_path(path)
+    building = path.with_name(temporary_folder_name(path.name))
     with wrap_write_errors(path):
-        shutil.rmtree(building, ignore_errors=True)  # left by a killed process that had the same pid
+        shutil.rmtree(building, ignore_errors=True)
         make_folder(path.parent)
         _remove_unfinished(path)
         building.mkdir()
@@ -93,24 +102,27 @@ def atomic_folder(path: Path, *, new: bool = False, obsolete: Collection[str] = 
 
 
 def _remove_unfinished(path: Path) -> None:
-    """Removes the temporary files and folders of killed processes that were to become `path`; links stay."""
-    pattern = re.compile(re.escape(f".{path.name}.") + r"(\d{1,9})(\.\w+)?\.tmp")
+    """Removes the temporary files and folders of killed processes that were to become `path`.
+
+    Links stay, and folders of other hosts, whose processes cannot be checked.
+    """
+    of_folder = rf"\.{host()}_(?P<process>[0-9a-f]+)(\.\w+)?"
+    pattern = re.compile(re.escape(f".{path.name}.") + rf"(?P<pid>\d{{1,9}})({of_folder})?\.tmp")
     for other in list(path.parent.iterdir()):
         match = pattern.fullmatch(other.name)
-        if match is None or other.is_symlink() or _is_running(int(match[1])):
+        if match is None or other.is_symlink() or _is_running(int(match["pid"]), match["process"]):
             continue
-        shutil.rmtree(other) if other.is_dir() else other.unlink()
+        if not other.is_dir():
+            other.unlink()
+        elif match["process"]:
+            shutil.rmtree(other)
 
 
-def _is_running(process: int) -> bool:
+def _is_running(pid: int, process: str | None) -> bool:
+    """Whether a process of this host runs; `process` tells this one from an earlier one with the same pid."""
     import psutil  # 15 ms, and a name that needs it is rare
 
-    return psutil.pid_exists(process)
-
-
-def _temporary_path(path: Path) -> Path:
-    """A hidden name in the same folder that only this process uses."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    return psutil.pid_exists(pid) and (pid != os.getpid() or process in (None, PROCESS))
 
 
 def _rename_to_new(building: Path, path: Path) -> None:
