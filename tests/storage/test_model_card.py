@@ -124,7 +124,7 @@ def test_the_card_of_a_run_of_any_system_has_no_folder(folder: str) -> None:
     assert "`adapter_config.json` names the base model by its path on your machine." in adapted
 
 
-def test_an_adapter_of_a_model_on_the_hub_is_shared_as_it_is() -> None:
+def test_an_adapter_of_a_model_on_the_hub_is_uploaded_unchanged() -> None:
     base = {"name": "openai-community/gpt2", "sha256": "0" * 64}
     card = model_card("whale", CONFIG, record=run_record(RECORD | {"adapter_base": base}))
     assert "The folder is a complete adapter for the hub." in card
