@@ -266,6 +266,8 @@ def _train(
                     shown.close()
                     display = shown.enter_context(TrainingDisplay.of(event, out))
                     done = event.step  # the resumed run writes the later lines again
+                    if run.record.measured_since == done:
+                        done -= 1  # and the evaluation at this step, which measured something else
                     earlier = (line for line in run.read_log() if line["step"] <= done)
                     display.read_log(run.record.comparable_evaluations(earlier))
                     continue

@@ -154,13 +154,9 @@ def export_model(
         if modelfile is None and modelfile_path(path).exists():
             job.notes.append(f"{modelfile_path(path)} exists and was kept; --force replaces it")
     else:
-        with atomic_folder(path) as building:
+        with atomic_folder(path, obsolete=FILES[target]) as building:
             job.onnx(building) if target == "onnx" else job.ctranslate2(building)
             size = sum(file.stat().st_size for file in building.iterdir())
-            written = {file.name for file in building.iterdir()}
-        with wrap_write_errors(path):
-            for name in set(FILES[target]) - written:  # left by a replaced export
-                (path / name).unlink(missing_ok=True)
     needs = None if base is None else str(base)
     return Export(path, target, dtype, size, context, tuple(job.notes), tuple(job.parity), modelfile, needs)
 

@@ -157,9 +157,7 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: Tokenizer, vocab_size: int) ->
     writer.add_add_bos_token(False)
     if tokenizer.chat_template is not None:
         writer.add_chat_template(tokenizer.chat_template)
-    notes = []
-    if not by_character:
-        notes.append(f"llama.cpp reads {END_OF_TEXT} in a prompt as the end of a text, minigpt as characters")
+    notes = [f"llama.cpp reads {END_OF_TEXT} in a prompt as the end of a text, minigpt as characters"]
     if more := tokenizer.end_ids[3:]:
         ids = ", ".join(map(str, more))
         notes.append(f"GGUF has room for 3 ids that end a text, so llama.cpp may write on after the others ({ids})")

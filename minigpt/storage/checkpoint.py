@@ -37,6 +37,18 @@ from minigpt.storage.run_record import RunRecord
 from minigpt.storage.tensors import TensorFile, save_tensors, whole
 from minigpt.tokenizer.tokenizer import Tokenizer
 
+# The files of an adapter or another tokenizer, which minigpt or transformers would read instead of the new model's.
+_CONTRADICTING = (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    "tokenizer.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -86,17 +98,26 @@ def save_checkpoint(
 
     `metadata` goes into the weights' file. `origin`, the source of an imported model, and `notes` about the import go
     into the model card. A new directory appears complete. In an existing one every file is replaced atomically after
-    all are written; a model card that was edited stays. For `read` see `save_tensors`.
-    Raises: CheckpointError if it cannot be written, or its context length is too long for it to be loaded again;
-    FolderTakenError if `new` is set and the directory exists; what was there before is then unchanged.
+    all are written, and the rest of an adapter or another tokenizer is removed; a model card that was edited stays. For
+    `read` see `save_tensors`.
+    Raises: CheckpointError if it cannot be written, its context length is too long for it to be loaded again, or it is
+    an adapter and the directory holds a whole model; FolderTakenError if `new` is set and the directory exists; what
+    was there before is then unchanged.
     """
     directory = Path(directory)
+    if not directory.name:
+        directory = directory.resolve()
     try:
         model.config.check_positions()
     except ConfigError as error:
         raise CheckpointError(f"{directory} is not written: {error}") from error
+    if lora_of(model) is not None and not new and exists(directory / WEIGHTS):
+        raise CheckpointError(
+            f"{directory} holds a whole model, which may be the base model of this adapter; save the adapter in another"
+            " folder"
+        )
     entries = training.to_dict() if isinstance(training, RunRecord) else training
-    with atomic_folder(directory, new=new) as building:
+    with atomic_folder(directory, new=new, obsolete=_CONTRADICTING) as building:
         write_config(building, model, tokenizer, dtype=dtype)
         write_generation_config(building, tokenizer)
         tokenizer.save(building)

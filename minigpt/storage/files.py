@@ -6,13 +6,22 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from minigpt.bounded_reading import read_json_value
 from minigpt.errors import CheckpointError, FolderTakenError, reason_of
-from minigpt.storage.folder import Content, fsync, make_folder, replace_file, wrap_write_errors
+from minigpt.storage.folder import (
+    PROCESS,
+    Content,
+    fsync,
+    host,
+    make_folder,
+    replace_file,
+    temporary_folder_name,
+    wrap_write_errors,
+)
 
 
 def exists(path: Path) -> bool:
@@ -54,17 +63,18 @@ def atomic_write(path: Path, content: Content) -> None:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
+def atomic_folder(path: Path, *, new: bool = False, obsolete: Collection[str] = ()) -> Iterator[Path]:
     """A temporary folder whose files are moved to `path` if the block succeeds, and deleted if it fails.
 
-    A new folder appears complete. In an existing folder each of the files is replaced atomically; other files stay.
+    A new folder appears complete. In an existing folder each of the files is replaced atomically. The `obsolete` files
+    that the block did not write are then removed; other files stay.
     Raises: CheckpointError if the disk is full or the folder cannot be written; FolderTakenError if the folder exists
     and `new` is set, or another process creates it in the meantime.
     """
     replaces_files = not new and path.exists()
-    building = _temporary_path(path)
+    building = path.with_name(temporary_folder_name(path.name))
     with wrap_write_errors(path):
-        shutil.rmtree(building, ignore_errors=True)  # left by a killed process that had the same pid
+        shutil.rmtree(building, ignore_errors=True)
         make_folder(path.parent)
         _remove_unfinished(path)
         building.mkdir()
@@ -77,6 +87,8 @@ def atomic_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
             if replaces_files:
                 for file in files:
                     file.replace(path / file.name)
+                for name in set(obsolete) - {file.name for file in files}:
+                    (path / name).unlink(missing_ok=True)
                 fsync(path)
             else:
                 _rename_to_new(building, path)
@@ -90,24 +102,27 @@ def atomic_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
 
 
 def _remove_unfinished(path: Path) -> None:
-    """Removes the temporary files and folders of killed processes that were to become `path`; links stay."""
-    pattern = re.compile(re.escape(f".{path.name}.") + r"(\d{1,9})(\.\w+)?\.tmp")
+    """Removes the temporary files and folders of killed processes that were to become `path`.
+
+    Links stay, and folders of other hosts, whose processes cannot be checked.
+    """
+    of_folder = rf"\.{host()}_(?P<process>[0-9a-f]+)(\.\w+)?"
+    pattern = re.compile(re.escape(f".{path.name}.") + rf"(?P<pid>\d{{1,9}})({of_folder})?\.tmp")
     for other in list(path.parent.iterdir()):
         match = pattern.fullmatch(other.name)
-        if match is None or other.is_symlink() or _is_running(int(match[1])):
+        if match is None or other.is_symlink() or _is_running(int(match["pid"]), match["process"]):
             continue
-        shutil.rmtree(other) if other.is_dir() else other.unlink()
+        if not other.is_dir():
+            other.unlink()
+        elif match["process"]:
+            shutil.rmtree(other)
 
 
-def _is_running(process: int) -> bool:
+def _is_running(pid: int, process: str | None) -> bool:
+    """Whether a process of this host runs; `process` tells this one from an earlier one with the same pid."""
     import psutil  # 15 ms, and a name that needs it is rare
 
-    return psutil.pid_exists(process)
-
-
-def _temporary_path(path: Path) -> Path:
-    """A hidden name in the same folder that only this process uses."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    return psutil.pid_exists(pid) and (pid != os.getpid() or process in (None, PROCESS))
 
 
 def _rename_to_new(building: Path, path: Path) -> None:

@@ -2,12 +2,14 @@
 
 import contextlib
 import errno
+import functools
 import os
 import re
 import shutil
 import stat
 import sys
 import weakref
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -25,6 +27,20 @@ _HAS_DIR_FD = {os.open, os.stat, os.mkdir, os.unlink, os.rename} <= os.supports_
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # opening a named pipe must not wait
 _BINARY = getattr(os, "O_BINARY", 0)  # Windows would change line ends
 _START = 16  # bytes of a temporary file that must look like minigpt's
+PROCESS = os.urandom(4).hex()  # tells this process from an earlier one with the same id
+
+
+@functools.cache
+def host() -> str:
+    """Eight hexadecimal digits for the name of this host: hosts that share a disk have processes with the same ids."""
+    import socket  # most commands write no folder
+
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+
+
+def temporary_folder_name(name: str) -> str:
+    """The hidden name of a folder that is to become `name`, or was it; only this process has it."""
+    return f".{name}.{os.getpid()}.{host()}_{PROCESS}.tmp"
 
 
 @contextlib.contextmanager
@@ -140,7 +156,7 @@ class Folder:
         It gets a hidden name first, so that it is there whole or not at all, whenever the process is killed.
         Raises: CheckpointError if it is a link, or this folder was deleted, moved or replaced; OSError.
         """
-        hidden = f".{name}.{os.getpid()}.tmp"
+        hidden = temporary_folder_name(name)
         self._check_in_place()
         self._refuse_link(name)
         os.rename(self._at(name), self._at(hidden), src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)

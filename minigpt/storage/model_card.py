@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from minigpt.bounded_reading import read_regular
 from minigpt.config import GPTConfig
 from minigpt.shell import join
-from minigpt.storage.names import encodable, last_part, plain_source
+from minigpt.storage.names import ADAPTER_CONFIG, encodable, last_part, plain_source
 from minigpt.storage.run_record import RunRecord
 
 CARD = "README.md"
@@ -30,7 +30,7 @@ _ADAPTER_FRONT_MATTER = _FRONT_MATTER.replace("library_name: transformers", "lib
 _MARK = "<!-- minigpt rewrites this page unless it was edited: {} -->\n"
 _ANY_MARK = re.compile(r"<!-- minigpt [^<>]*: ([0-9a-f]{64}) -->\n")  # of earlier versions, too
 _MAX_NAMES = 10
-_NOT_UPLOADED = ("last/*", "teacher/*", "training.json", "*.jsonl", "*.html", ".lock*")
+_NOT_UPLOADED = ("last/*", "teacher/*", "training.json", "*.jsonl", "*.html", ".lock*", "tensorboard/*", "wandb/*")
 
 
 def may_write_card(directory: Path) -> bool:
@@ -82,11 +82,23 @@ def model_card(
         *(_use_adapter(known.adapter_base.name) if known.adapter_base else _use()),
         *_limits(config, known),
         "## Share it",
-        "The folder is a complete model for the hub. This command does not upload files that are needed only to resume "
-        "training, or that contain paths of your machine:",
-        f"```sh\n{upload_command(name, '.')}\n```",
+        *_share(name, known),
     ]
     return _marked("\n\n".join(sections) + "\n\n")
+
+
+def _share(name: str, record: RunRecord) -> Iterator[str]:
+    base = record.adapter_base
+    if base and _is_path(base.name):
+        yield (
+            f"{_code(ADAPTER_CONFIG)} names the base model by its path on your machine. Before you upload the adapter, "
+            "replace that path by the base model's name on the hub."
+        )
+    yield (
+        f"The folder is a complete {'adapter' if base else 'model'} for the hub. This command does not upload files "
+        "that are needed only to resume training, or that contain paths of your machine:"
+    )
+    yield f"```sh\n{upload_command(name, '.')}\n```"
 
 
 def upload_command(name: str, path: str) -> str:
@@ -241,8 +253,12 @@ def _use_adapter(base: str) -> Iterator[str]:
 
 def _public_name(base: str) -> str:
     """The name of a base model on the hub, or the last part of its path: the rest may be private."""
-    is_path = PurePosixPath(base).is_absolute() or PureWindowsPath(base).is_absolute()
-    return last_part(base) if is_path else base
+    return last_part(base) if _is_path(base) else base
+
+
+def _is_path(base: str) -> bool:
+    """Whether a base model is named by its absolute path, on any system."""
+    return PurePosixPath(base).is_absolute() or PureWindowsPath(base).is_absolute()
 
 
 def _limits(config: GPTConfig, record: RunRecord) -> Iterator[str]:

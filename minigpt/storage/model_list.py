@@ -73,20 +73,21 @@ def disk_bytes(folder: Path) -> int:
 
 
 def _kind(folder: Path) -> Literal["run", "model"] | None:
-    if (folder / TRAINING).exists():
-        return "run"
-    if (folder / CONFIG).exists() or (folder / WEIGHTS).exists():
-        return "model"
-    if folder.is_dir() and any(path.suffix in _WEIGHTS for path in folder.iterdir()):
-        return "model"
+    """What a folder holds; None for neither, and for a folder without permission."""
+    try:
+        if (folder / TRAINING).exists():
+            return "run"
+        if (folder / CONFIG).exists() or (folder / WEIGHTS).exists():
+            return "model"
+        if folder.is_dir() and any(path.suffix in _WEIGHTS for path in folder.iterdir()):
+            return "model"
+    except OSError:
+        return None
     return None
 
 
 def _listed(folder: Path) -> ListedModel | None:
-    try:
-        kind = _kind(folder)
-    except OSError:  # a folder without permission
-        return None
+    kind = _kind(folder)
     if kind is None:
         return None
     problems: list[str] = []

@@ -204,16 +204,19 @@ class RunRecord:
             training=self.training,
         )
 
+    @property
+    def measured_since(self) -> int:
+        """The step at which the run last changed what an evaluation measures, and evaluates again; -1 without one."""
+        return max((each.step for each in self.changes if each.option in _MEASURED_BY), default=-1)
+
     def comparable_evaluations(self, log: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The evaluations in a log that measured the same targets in the same windows as the last of them did.
 
         That is all of them, unless a resumed run was given another text, another role or another context: then the
         earlier ones measured something else.
         """
-        evaluations = [line for line in log if line.get("validation_loss") is not None]
-        changed = max((each.step for each in self.changes if each.option in _MEASURED_BY), default=-1)
-        at_the_change = [line for line in evaluations if line["step"] == changed]  # before it, and then after it
-        return [*at_the_change[1:][-1:], *(line for line in evaluations if line["step"] > changed)]
+        since = self.measured_since
+        return [line for line in log if line.get("validation_loss") is not None and line["step"] >= since]
 
     def replace(self, **parts: Any) -> "RunRecord":
         """A copy with some parts changed."""

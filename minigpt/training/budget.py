@@ -123,7 +123,7 @@ class Budget:
 
         That is the one before its cool-down, if there is one and the last state has cooled down too early.
         """
-        if before_cooldown is None or last.budget.cooldown_step is None:
+        if before_cooldown is None or not last.cooled_down_from(before_cooldown):
             return last
         return before_cooldown if self._cooled_down_too_early(before_cooldown, last) else last
 

@@ -79,7 +79,7 @@ class Checkpointer:
         stopped = progress_of(last)
         if stopped.budget.cooldown_step is not None:
             before = self.world.broadcast_state(self.run.load_before_cooldown() if self.run is not None else None)
-            if before is None:
+            if before is None or not stopped.cooled_down_from(progress_of(before)):
                 self.notices.append(
                     "the state from before the learning rate decayed is missing, so the run continues within the decay"
                 )
@@ -92,7 +92,7 @@ class Checkpointer:
 
     def _resume_before_cooldown(self, before: LastState, stopped: Progress) -> Progress:
         progress = self._restore(before)
-        keeps_best = self.state.has_comparable_losses(stopped.saved_with) and self._best_on_disk() is not False
+        keeps_best = self.state.has_comparable_losses(stopped.saved_with) and self._compare_with_best_on_disk(stopped)
         progress.restart_before_cooldown(stopped.best if keeps_best else None)
         saved = self.save_last(progress, again=True)  # or the next resume would start from the decayed state
         if saved is not None or not self.is_saving:  # otherwise that state and its log remain
@@ -133,14 +133,18 @@ class Checkpointer:
         if not self.state.has_comparable_losses(progress.saved_with):
             progress.forget_losses()
             self.state.train_step.spike_detector.reset()
-        best = self._best_on_disk()
-        if best is False:
+        if not self._compare_with_best_on_disk(progress):
             progress.forget_losses()
             self.notices.append("the best weights are missing or damaged; the weights of the last state replace them")
-        elif best and progress.best.loss is not None and best[1] < progress.best.loss:
-            progress.adopt_best(BestResult(step=best[0], loss=best[1]))
         self.saved_step, self.saved_seconds = progress.step, progress.seconds
         return progress
+
+    def _compare_with_best_on_disk(self, progress: Progress) -> bool:
+        """Adopts the best weights on disk if they are better than the progress says; False if missing or damaged."""
+        best = self._best_on_disk()
+        if best and progress.best.loss is not None and best[1] < progress.best.loss:
+            progress.adopt_best(BestResult(step=best[0], loss=best[1]))
+        return best is not False
 
     def _best_on_disk(self) -> Any:
         """Step and loss of the best weights, on every process; None without a loss, False if missing or damaged.

@@ -206,6 +206,10 @@ class Progress(JsonRecord):
         """A copy without the shortening of the budget."""
         return replace(self, budget=replace(self.budget, shortened_to=None))
 
+    def cooled_down_from(self, before: "Progress") -> bool:
+        """Whether the cool-down started at the state `before`: an older one is still there if a save failed."""
+        return before.step == self.budget.cooldown_step
+
     def start_cooldown(self) -> None:
         """Records that the learning rate falls from here to the end. Early stopping counts from here again."""
         self.budget = replace(self.budget, cooldown_step=self.step)

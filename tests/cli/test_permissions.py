@@ -14,6 +14,7 @@ from builders import finished_run
 from typer.testing import CliRunner
 
 from minigpt.cli.app import app
+from minigpt.storage.model_list import model_names
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
 
@@ -125,3 +126,11 @@ def test_an_output_in_a_folder_that_may_not_be_opened_is_one_sentence(fox: Path)
     closed.chmod(0o700)
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
     assert result.stderr.startswith("minigpt: closed/inside/page.html c")
+
+
+def test_a_folder_that_may_not_be_read_hides_no_other_model(fox: Path) -> None:
+    (fox.parent / "letters").mkdir()
+    (fox.parent / "letters" / "config.json").write_text("{}")
+    fox.chmod(0)
+    with without_privileges():
+        assert model_names(fox.parent) == ["letters"]

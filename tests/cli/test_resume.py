@@ -13,6 +13,7 @@ import pytest
 from fake_wandb import Wandb
 
 from minigpt.bounded_reading import open_regular
+from minigpt.cli.render.training_display import TrainingDisplay
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
 from minigpt.jobs.changes import is_free
@@ -280,6 +281,22 @@ def test_another_text_needs_allow_change_and_uses_the_tokenizer_of_the_run(
     assert after["sources"] == [str(here / "other.txt")]
     assert (FOX / "tokenizer.json").read_bytes() == words
     assert run("train", "--resume", "--name", "fox", "--steps", "10").exit_code == 0  # with the text that it has now
+
+
+def test_after_a_change_of_the_text_only_evaluations_of_the_new_text_are_compared(
+    run: Any, here: Path, fox: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[int] = []
+    monkeypatch.setattr(TrainingDisplay, "read_log", lambda _, log: shown.extend(line["step"] for line in log))
+    (here / "other.txt").write_text("Ça ira, ça ira, ça ira! " * 99)
+    changed = run("train", "other.txt", "--name", "fox", "--resume", "--steps", "9", "--allow-change")
+    assert changed.exit_code == 0, changed.stderr
+    assert [change["step"] for change in record()["changes"]] == [3]
+    assert shown == []  # the log still has the evaluation of the other text at step 3
+    resumed = RunFolder.open(FOX)
+    assert [line["step"] for line in resumed.record.comparable_evaluations(resumed.read_log())] == [3, 6, 9]
+    assert run("train", "--resume", "--name", "fox", "--steps", "20").exit_code == 0
+    assert shown[:1] == [3]
 
 
 def test_a_text_from_a_pipe_resumes_from_the_cache_but_not_with_other_reading_settings(

@@ -157,6 +157,13 @@ def test_tensors_have_the_layout_of_llama_cpps_converter(tmp_path: Path, dtype: 
         assert tuple(stored.shape) == tuple(oriented.shape)[::-1]
 
 
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_note_says_that_llama_cpp_reads_the_name_of_the_end_of_a_text_as_that(tmp_path: Path, name: str) -> None:
+    tokenizer = tokenizer_of(name)
+    notes = write(tmp_path / "m.gguf", model_for(tokenizer), tokenizer)
+    assert "llama.cpp reads <|endoftext|> in a prompt as the end of a text, minigpt as characters" in notes
+
+
 def test_rows_that_are_not_multiples_of_q8_0_blocks_are_stored_as_f16_with_a_note(tmp_path: Path) -> None:
     tokenizer = tokenizer_of("bytes")
     notes = write(tmp_path / "m.gguf", model_for(tokenizer, n_embd=24), tokenizer, dtype="q8_0")

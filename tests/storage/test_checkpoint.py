@@ -12,9 +12,10 @@ import pytest
 import torch
 from builders import new_model, tokenizer_with_roles
 
-from minigpt.config import PRESETS, GPTConfig
-from minigpt.errors import CheckpointError, DeviceError, TokenizerError
+from minigpt.config import PRESETS, GPTConfig, TrainConfig
+from minigpt.errors import CheckpointError, DeviceError, FolderTakenError, TokenizerError
 from minigpt.model.gpt import GPT
+from minigpt.storage.adapter import is_adapter
 from minigpt.storage.checkpoint import (
     find_checkpoint,
     free_name,
@@ -24,7 +25,9 @@ from minigpt.storage.checkpoint import (
     save_weights,
 )
 from minigpt.storage.tensors import TensorFile
+from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.training.fine_tuning import apply_fine_tuning
 
 CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=12, n_layer=2, n_head=3, dropout=0.2)
 BYTES = Tokenizer.named("bytes")
@@ -119,6 +122,50 @@ def test_saving_over_a_run_keeps_its_other_files(tmp_path: Path) -> None:
     loaded = load_checkpoint(tmp_path, "cpu")
     assert same_weights(loaded.model, model(1))
     assert loaded.training == {"steps": 1}
+
+
+def adapted() -> GPT:
+    with_adapter = model()
+    apply_fine_tuning(with_adapter, TrainConfig(lora=True))
+    return with_adapter
+
+
+def test_a_whole_model_saved_over_an_adapter_leaves_nothing_of_it(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "one", adapted(), BYTES)
+    assert is_adapter(tmp_path / "one")
+    save_checkpoint(tmp_path / "one", model(1), BYTES)
+    assert files_in(tmp_path / "one") == FILES
+    assert same_weights(load_checkpoint(tmp_path / "one", "cpu").model, model(1))
+
+
+def test_an_adapter_is_not_saved_over_a_whole_model_which_may_be_its_base(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "one", model(), BYTES)
+    with pytest.raises(CheckpointError, match=rf"^{tmp_path}/one holds a whole model, .*; save the adapter in another"):
+        save_checkpoint(tmp_path / "one", adapted(), BYTES)
+    assert files_in(tmp_path / "one") == FILES
+    with pytest.raises(FolderTakenError):
+        save_checkpoint(tmp_path / "one", adapted(), BYTES, new=True)
+
+
+def test_a_tokenizer_saved_over_another_leaves_nothing_of_it(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, model(), BYTES)
+    (tmp_path / "chat_template.jinja").write_text("old")
+    (tmp_path / "added_tokens.json").write_text('{"<old>": 300}')
+    save_checkpoint(tmp_path, model(), BYTES.with_chat_template("new"))
+    found = load_checkpoint(tmp_path, "cpu").tokenizer
+    assert (found.chat_template, found.fingerprint) == ("new", BYTES.fingerprint)
+    ids_only = Tokenizer(IdsOnly(257, 256))
+    save_checkpoint(tmp_path, model(), ids_only)
+    assert load_checkpoint(tmp_path, "cpu").tokenizer.fingerprint == ids_only.fingerprint
+
+
+def test_a_model_is_saved_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    save_checkpoint(".", model(), BYTES)
+    assert files_in(tmp_path / "here") == FILES
+    assert "\n# here\n" in (tmp_path / "here" / "README.md").read_text()
+    assert files_in(tmp_path) == ["here"]
 
 
 def test_save_weights_changes_only_the_weights(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from minigpt.errors import CheckpointError, FolderTakenError
 from minigpt.storage.files import atomic_folder, atomic_json, atomic_write, exists, read_json
+from minigpt.storage.folder import PROCESS, host
 
 ONE_SENTENCE = r"^[^\n]+$"
 
@@ -116,8 +117,9 @@ def test_a_folder_whose_block_fails_is_removed(tmp_path: Path) -> None:
     assert everything_in(tmp_path) == []
 
 
-def test_the_temporary_folder_of_a_killed_process_with_the_same_pid_is_removed(tmp_path: Path) -> None:
-    left = tmp_path / f".model.{os.getpid()}.tmp"
+@pytest.mark.parametrize("process", ["0123abcd", PROCESS], ids=["earlier", "this"])
+def test_the_temporary_folder_of_a_killed_process_with_the_same_pid_is_removed(tmp_path: Path, process: str) -> None:
+    left = tmp_path / f".model.{os.getpid()}.{host()}_{process}.tmp"
     left.mkdir()
     (left / "part").write_text("half")
     with atomic_folder(tmp_path / "model") as folder:
@@ -132,15 +134,20 @@ def test_what_killed_processes_left_of_the_same_output_is_removed(
 ) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    left = [f".out.{dead.pid}.tmp", f".out.{dead.pid}.x_1.tmp"]
+    left = f".out.{dead.pid}.tmp"
+    left_folders = [f".out.{dead.pid}.{host()}_0123abcd.tmp", f".out.{dead.pid}.{host()}_0123abcd.x_1.tmp"]
     kept = [f".out.{os.getppid()}.tmp", f".other.{dead.pid}.tmp", ".out.tmp", f".out.{dead.pid}.tmp.txt"]
-    for name in (left[0], *kept):
+    kept_folders = [f".out.{os.getppid()}.{host()}_0123abcd.tmp", f".out.{dead.pid}.00000000_0123abcd.tmp"]  # a host's
+    for name in (left, *kept):
         (tmp_path / name).write_bytes(b"partial")
-    (tmp_path / left[1]).mkdir()
-    (tmp_path / left[1] / "config.json").write_bytes(b"{}")
-    (tmp_path / ".out.999999999.tmp").symlink_to(tmp_path)
+    for name in (*left_folders, *kept_folders):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_bytes(b"{}")
+    links = [".out.999999999.tmp", f".out.999999999.{host()}_0123abcd.tmp"]
+    for name in links:
+        (tmp_path / name).symlink_to(tmp_path)
     write(tmp_path / "out")
-    assert {path.name for path in tmp_path.iterdir()} == {"out", ".out.999999999.tmp", *kept}
+    assert {path.name for path in tmp_path.iterdir()} == {"out", *links, *kept, *kept_folders}
 
 
 def test_in_an_existing_folder_files_are_replaced_and_the_others_stay(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ import errno
 import json
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import new_model, new_run
 from huggingface_hub import ModelCard
+from huggingface_hub.utils import filter_repo_objects
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -91,11 +93,21 @@ def test_neither_the_card_nor_the_uploaded_files_contain_a_path_of_the_machine(t
     assert "ada" not in card
     run = unfinished_run(tmp_path / "whale")
     run.update(result=Result(**RESULT))
-    excluded = re.findall(r"--exclude (\S+)", card)
-    private = [path for path in run.directory.iterdir() if path.is_file() and "/home" in path.read_text("latin-1")]
-    assert [path.name for path in private] == ["training.json"]
-    assert "training.json" in excluded
-    assert shlex.split(" ".join(excluded)) == ["last/*", "teacher/*", "training.json", "*.jsonl", "*.html", ".lock*"]
+    for name in ("wandb/run-1/files/config.yaml", "tensorboard/events.out.tfevents.1.host"):  # of --log
+        (run.directory / name).parent.mkdir(parents=True)
+        (run.directory / name).write_text("/home/ada/secret/moby dick.txt")
+    (command,) = re.findall(r"hf upload .*", card)
+    excluded = [pattern for option, pattern in pairwise(shlex.split(command)) if option == "--exclude"]
+    assert excluded == [
+        "last/*", "teacher/*", "training.json", "*.jsonl", "*.html", ".lock*", "tensorboard/*", "wandb/*",
+    ]  # fmt: skip
+    private = {
+        path.relative_to(run.directory).as_posix()
+        for path in run.directory.rglob("*")
+        if path.is_file() and "/home" in path.read_text("latin-1")
+    }
+    assert len(private) == 3
+    assert list(filter_repo_objects(private, ignore_patterns=excluded)) == []
 
 
 @pytest.mark.parametrize("folder", ["/home/jane/", "C:\\Users\\jane\\"], ids=["posix", "windows"])
@@ -109,6 +121,14 @@ def test_the_card_of_a_run_of_any_system_has_no_folder(folder: str) -> None:
     adapted = model_card("whale", CONFIG, record=run_record(moved | {"adapter_base": base}))
     assert "jane" not in adapted
     assert "The adapter needs its base model, `gpt2`." in adapted
+    assert "`adapter_config.json` names the base model by its path on your machine." in adapted
+
+
+def test_an_adapter_of_a_model_on_the_hub_is_uploaded_unchanged() -> None:
+    base = {"name": "openai-community/gpt2", "sha256": "0" * 64}
+    card = model_card("whale", CONFIG, record=run_record(RECORD | {"adapter_base": base}))
+    assert "The folder is a complete adapter for the hub." in card
+    assert "its path on your machine" not in card
 
 
 @pytest.mark.parametrize(
@@ -176,7 +196,7 @@ def test_no_name_or_source_can_inject_markdown_or_metadata(name: str, source: st
     assert len(headings) == len([line for line in plain.splitlines() if line.startswith("#")])
     assert card.count("\n|") == plain.count("\n|")
     (command,) = re.findall(r"hf upload .*", card)
-    assert len(shlex.split(command)) == 5 + 12
+    assert len(shlex.split(command)) == 5 + 16
 
 
 def test_the_card_is_rewritten_with_the_record_until_someone_edits_it(tmp_path: Path) -> None:

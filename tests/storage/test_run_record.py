@@ -109,10 +109,11 @@ def test_a_training_json_that_a_user_wrote_is_not_the_record_of_a_run(tmp_path: 
     [
         ([0, 5, 9], [], [0, 1, 2]),
         ([0, 5, 9], [(5, "eval_every")], [0, 1, 2]),
-        ([0, 5, 9], [(5, "text")], [2]),  # the one at step 5 was before the change
-        ([0, 5, 5, 9], [(5, "loss_on")], [2, 3]),  # and was repeated after it
-        ([0, 5, 5, 9], [(0, "text"), (5, "context_length")], [2, 3]),
-        ([0, 5], [(5, "text"), (5, "learning_rate")], []),
+        ([0, 5, 9], [(5, "text")], [1, 2]),  # resuming replaced the evaluation at step 5
+        ([0, 5, 9], [(5, "loss_on")], [1, 2]),
+        ([0, 5, 9], [(0, "text"), (5, "context_length")], [1, 2]),
+        ([0, 5], [(5, "text"), (9, "learning_rate")], [1]),
+        ([0, 5], [(7, "text")], []),
     ],
 )
 def test_evaluations_before_a_change_of_what_they_measure_are_not_comparable(

@@ -17,11 +17,13 @@ from torch import Tensor
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, TrainingError
+from minigpt.jobs.resume import resume_point
 from minigpt.model.gpt import GPT
 from minigpt.storage.last_state import LastState
 from minigpt.storage.run import Run
 from minigpt.storage.tensors import TensorFile
 from minigpt.training import loop
+from minigpt.training.budget import Budget
 from minigpt.training.clock import Control
 from minigpt.training.distributed import ProcessLostError, World
 from minigpt.training.evaluation import Evaluator
@@ -315,6 +317,33 @@ def test_a_run_that_continues_before_its_cool_down_rolls_back_no_further_than_th
     assert "resumed from step 10 with 0.5" in back.text
 
 
+def test_the_start_of_an_earlier_cool_down_does_not_replace_one_that_could_not_be_saved(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise CheckpointError("no space left on device")
+
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    config = settings(steps=20, schedule="trapezoid", cooldown=0.5)
+    list(train(model, corpus, config, run))
+    with monkeypatch.context() as full:
+        full.setattr(Run, "save_before_cooldown", refuse)
+        events = list(train(model, corpus, config.replace(steps=40), run, resume=True))
+    assert any("training continues without it" in event.text for event in events if isinstance(event, Notice))
+    before = run.before_cooldown_progress()
+    assert before is not None
+    assert (before["step"], saved_step(run)) == (10, 40)
+    longer = config.replace(steps=80)
+    point = resume_point(run, Budget(longer, 80))
+    assert point is not None
+    assert point.step == 40
+    first, *events = train(model, corpus, longer, run, resume=True)
+    assert isinstance(first, Notice)
+    assert first.text.startswith("the state from before the learning rate decayed is missing")
+    assert [event.step for event in events if isinstance(event, Step)] == list(range(41, 81))
+
+
 def test_a_sample_of_a_run_that_diverges_rolls_it_back_as_an_evaluation_does(corpus: Corpus, tmp_path: Path) -> None:
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus.tokenizer)
@@ -342,6 +371,23 @@ def test_best_weights_saved_just_before_a_kill_are_not_overwritten_by_worse_ones
     assert finished.best_step == 5
     with TensorFile(run.directory / "model.safetensors") as file:
         assert file.metadata["step"] == "5"
+
+
+def test_a_run_that_continues_before_its_cool_down_keeps_best_weights_that_are_newer_than_its_state(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    config = settings(steps=20, schedule="trapezoid", cooldown=0.5)
+    list(train(model, corpus, config, run))
+    run.save_best(model, 19, 0.001)  # and then the run was killed before it saved its state
+    notice, *_, finished = train(new_model(), corpus, config.replace(steps=40), run, resume=True)
+    assert isinstance(notice, Notice)
+    assert "continues from step 10 and keeps its best weights (step 19)" in notice.text
+    assert isinstance(finished, Finished)
+    assert finished.best_step == 19
+    with TensorFile(run.directory / "model.safetensors") as file:
+        assert file.metadata["step"] == "19"
 
 
 def test_a_run_with_best_weights_newer_than_its_state_ends_with_them(corpus: Corpus, tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_a_budget_in_minutes_does_not_follow_a_wall_clock_that_jumps(disk: Disk)
 
 def file_of(line: str) -> str:
     """The file of a line of the journal, without the numbers of temporary names; `new` while the folder is built."""
-    path = re.sub(r"\.([\w.]+)\.\d+\.tmp", r"\1", line.split(" ", 2)[2]).removeprefix("/")
+    path = re.sub(r"\.([\w.]+?)\.\d+(\.\w+)?\.tmp", r"\1", line.split(" ", 2)[2]).removeprefix("/")
     return f"new {path}" if "/.fox." in line else path or "checkpoints"
 
 
