@@ -142,6 +142,16 @@ def test_rows_may_be_kept_repeatedly_and_a_new_start_clears_them(kind: str) -> N
 
 
 @every_engine
+def test_nan_in_the_keys_and_values_of_an_earlier_text_does_not_reach_the_next_one(kind: str) -> None:
+    model = small_model()
+    model.position_embedding.weight.data[7] = torch.nan
+    engine = build(kind, model)
+    engine.start([[1] * 10])
+    found = one_by_one(engine, range(5))  # the last step of recorded ones covers 8 positions
+    assert_same(kind, found, one_by_one(build(kind, small_model()), range(5)))
+
+
+@every_engine
 def test_rewinding_undoes_reading(kind: str) -> None:
     engine = build(kind, small_model())
     engine.start([[1, 2, 3], [4]])
