@@ -193,6 +193,17 @@ class ChatSession(InteractiveSession):
             )
         self._n_dropped = dropped
 
+    def _say_full(self, prompt: str, n_new: int) -> None:
+        """Prints a note if the window moved while the model continued this prompt with `n_new` tokens."""
+        from minigpt.generation.decoding import window_moves
+
+        context, n_prompt = self.engine.n_positions, len(self.tokenizer.encode(prompt))
+        if n_prompt <= context and window_moves(n_prompt, n_new, context, self.config.keep_first):
+            note(
+                f"the context ({context} tokens) was full before the end of this answer: the model no longer read all "
+                "of the conversation; a lower /set max-new-tokens prevents that"
+            )
+
     def _answer(self, messages: list[Message]) -> None:
         """Lets the model answer the last of these messages until its turn ends or Ctrl-C stops it.
 
@@ -207,10 +218,13 @@ class ChatSession(InteractiveSession):
         self._has_answered = True
         self.messages = messages
         answer, reader, ended, reason = "", ReplyReader(), False, None
+        prompt, n_new = "", 0
         try:
             with out_of_memory_as(GenerationError(OUT_OF_MEMORY)):
+                prompt = self._prompt()
                 sampling = self.config.replace(stop=tuple(map(stop_in_turn, self.config.stop)))
-                for piece in generate_pieces(self.engine, self.tokenizer, [self._prompt()], sampling):
+                for piece in generate_pieces(self.engine, self.tokenizer, [prompt], sampling):
+                    n_new += 1
                     text, ended = reader.feed(piece.text)
                     if text:
                         write(text, end="")
@@ -224,6 +238,7 @@ class ChatSession(InteractiveSession):
                 self.messages = before
             forget_interrupts()
             note(" [stopped]")
+            self._say_full(prompt, n_new)
             return
         except MinigptError:
             if not answer:
@@ -235,3 +250,4 @@ class ChatSession(InteractiveSession):
             note("(the model gave no answer; /retry asks again)")
         elif not ended and reason == "length":
             note(f"(cut after {self.config.max_new_tokens:,} tokens; /set max-new-tokens changes that)")
+        self._say_full(prompt, n_new)

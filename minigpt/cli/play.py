@@ -68,6 +68,7 @@ class Session(InteractiveSession):
     def __init__(self, engine: "Engine", tokenizer: "Tokenizer", config: SamplingConfig) -> None:
         super().__init__(engine, tokenizer, config)
         self.turns: list[tuple[str, str]] = []
+        self._is_longer = False  # than the context, after the last turn
         self.commands |= {
             "continue": lambda _: self.take_turn(""),
             "retry": lambda _: self.retry(),
@@ -108,6 +109,15 @@ class Session(InteractiveSession):
         """Removes all turns; the files of the old text stay."""
         self.turns.clear()
         self.saved.clear()
+        self._is_longer = False
+
+    def _say_longer(self) -> None:
+        """Prints a note once when the text has become longer than the context."""
+        context, keep_first = self.engine.n_positions, self.config.keep_first
+        before, self._is_longer = self._is_longer, len(self.tokenizer.encode(self.text)) > context
+        if self._is_longer and not before:
+            seen = f"its first {keep_first} tokens and its end" if keep_first else "only its end"
+            note(f"the text is now longer than the context ({context} tokens); the model reads {seen}")
 
     def _write(self, turns: list[tuple[str, str]]) -> None:
         """Lets the model continue the text of these turns until it ends or Ctrl-C stops it, with the next seed.
@@ -133,9 +143,11 @@ class Session(InteractiveSession):
                 self.turns = before
             forget_interrupts()
             note(" [stopped]")
+            self._say_longer()
             return
         except MinigptError:
             if not written:
                 self.turns, self.config = before, config
             raise
         write("")
+        self._say_longer()

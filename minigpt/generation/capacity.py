@@ -7,6 +7,7 @@ from minigpt.device import free_memory
 from minigpt.errors import ConfigError
 
 _MAX_ROWS = 32  # more parallel rows gain little speed
+_SHARE_OF_MEMORY = 0.8  # of the free memory that all rows may take
 
 
 def rows_at_once(shape: GPTConfig, dtype: torch.dtype, config: SamplingConfig, device: torch.device) -> int:
@@ -17,11 +18,13 @@ def rows_at_once(shape: GPTConfig, dtype: torch.dtype, config: SamplingConfig, d
     row = slot_bytes(shape, dtype) + 8 * shape.vocab_size  # bytes: keys and values, and logits
     needed = max(config.texts_per_prompt, config.beams)
     free = free_memory(device)
-    fitting = int(0.8 * free) // row
+    fitting = int(_SHARE_OF_MEMORY * free) // row
     if fitting < needed:
+        remedy = f"{fitting} would fit" if fitting else "use a smaller model, or free memory"
+        needs = "1 continuation needs" if needed == 1 else f"{needed} continuations in parallel need"
         raise ConfigError(
-            f"{needed} continuations in parallel need {needed * row / 1e9:.1f} GB for keys and values, "
-            f"but {free / 1e9:.1f} GB are free; {max(1, fitting)} would fit"
+            f"{needs} {needed * row / 1e9:.1f} GB for keys and values, but may take "
+            f"only {_SHARE_OF_MEMORY:.0%} of the {free / 1e9:.1f} GB that are free; {remedy}"
         )
     per_prompt = config.texts_per_prompt
     return max(per_prompt, min(fitting, _MAX_ROWS) // per_prompt * per_prompt)

@@ -212,7 +212,8 @@ class Decoder:
         try:
             return self.sampler.choose(logits, self._history(), self.n_new, samples, states)
         except GenerationError as error:
-            seen = visible_tokens(self.tokens[self.rows[0]], self.engine.n_positions, self.keep_first)
+            first = int((~logits.isfinite()).any(dim=-1).int().argmax())
+            seen = visible_tokens(self.tokens[self.rows[first]], self.engine.n_positions, self.keep_first)
             origin = first_nonfinite(self.engine.model, torch.tensor([seen], device=self.engine.device))
             raise GenerationError(f"{error}; the first values that are not finite are in {origin}") from error
 

@@ -6,21 +6,36 @@ from typing import Literal
 
 Until = Literal["sentence", "paragraph", "line"]
 
-_TERMINATORS, _CLOSING = ".!?…", "\"'”’)]»"  # the last characters of a sentence
+# The last characters of a sentence. White space follows these (the escapes are Arabic, Hindi and Urdu), but not the wide
+# ones of Chinese and Japanese.
+_TERMINATORS, _CLOSING = ".!?…\u061f\u0964\u06d4", "\"'”’)]»"
+_WIDE_TERMINATORS, _WIDE_CLOSING = "。！？", "」』”’）"
+_ALL_TERMINATORS = _TERMINATORS + _WIDE_TERMINATORS
+_ALL_CLOSING = _CLOSING + _WIDE_CLOSING
 
 # The text ends where group 1 begins; the end of the match shows that it is complete. A match begins in no other one, so
 # that a search takes linear time.
 _ENDS = {
     "line": re.compile(r"(\n)"),
     "paragraph": re.compile(r"(?<=\S)([^\S\n]*\n[^\S\n]*\n)"),
-    "sentence": re.compile(rf"[{_TERMINATORS}][{re.escape(_CLOSING)}]*(\s)"),
+    "sentence": re.compile(
+        rf"(?:[{_TERMINATORS}][{re.escape(_ALL_CLOSING)}]*(?=\s)"
+        rf"|[{_WIDE_TERMINATORS}][{_WIDE_CLOSING}]*(?=[^{_ALL_TERMINATORS}{_WIDE_CLOSING}]))(.)",
+        re.DOTALL,
+    ),
 }
 # The characters at the end of a text in which a match may have begun; None stands for white space.
-_OPEN = {"line": "", "paragraph": None, "sentence": _TERMINATORS + _CLOSING}
+_OPEN = {"line": "", "paragraph": None, "sentence": _ALL_TERMINATORS + _ALL_CLOSING}
 # Where another turn of a transcript begins: further lines of a turn begin with a space (see `data/transcript.py`).
 _NEXT_TURN = re.compile(r"\n[^ ]")
-_SOLID = re.compile(r"\S")
+# Where a line, paragraph or sentence begins. A terminator right after another one belongs to the sentence before it.
+_BEGINS = {
+    "line": re.compile(r"\S"),
+    "paragraph": re.compile(r"\S"),
+    "sentence": re.compile(rf"[^\s{_ALL_TERMINATORS}]|(?<![{_ALL_TERMINATORS}])[{_ALL_TERMINATORS}]"),
+}
 _ABBREVIATION = re.compile(r"(?:\b(?:[A-Z]|Mrs?|Ms|Dr|St|Prof|Capt|Gen|Sr|Jr|vs|cf|etc|e\.g|i\.e))\.$")
+_LONGEST_ABBREVIATION = len("Prof.")
 
 
 class StopFilter:
@@ -28,17 +43,20 @@ class StopFilter:
 
     The end that is complete first counts, independently of how the stream is divided into pieces. White space at the
     beginning ends nothing. A period after an initial or a title ("J.", "Mr.") does not end a sentence.
-    With `one_turn` the text is a turn of a transcript, and it also ends before the next turn.
+    With `one_turn` the text is a turn of a transcript, and it also ends before the next turn. It continues `before`,
+    the end of a prompt, which may hold an abbreviation or the end of a sentence.
     """
 
-    def __init__(self, stops: Sequence[str], until: Until | None = None, *, one_turn: bool = False) -> None:
+    def __init__(
+        self, stops: Sequence[str], until: Until | None = None, *, one_turn: bool = False, before: str = ""
+    ) -> None:
         self.stops = tuple(stops)
         self.until, self.one_turn = until, one_turn
-        self.text = ""  # everything that was fed
-        self.shown = 0  # characters of it that were returned
-        self.begin = 0  # where the line, paragraph or sentence begins, or the white space before it
-        self.searched = 0  # no end of a line, paragraph or sentence begins in the text before it
-        self.in_turn = 0  # no other turn begins in the text before it
+        self.text = before  # and everything that was fed
+        self.shown = len(before)  # characters of it that were returned
+        self.begin = len(before)  # where the line, paragraph or sentence begins, or the white space before it
+        self.searched = len(before)  # no end of a line, paragraph or sentence begins in the text before it
+        self.in_turn = len(before)  # no other turn begins in the text before it
 
     def feed(self, text: str, *, may_stop: bool = True) -> tuple[str, bool]:
         """The text that can be shown now, and whether it ends there."""
@@ -70,14 +88,15 @@ class StopFilter:
         """Where the first line, paragraph or sentence is known to be complete, and where it ends; None if it is not."""
         if self.until is None:
             return None
-        while (first := _SOLID.search(self.text, self.begin)) is not None:
+        while (first := _BEGINS[self.until].search(self.text, self.begin)) is not None:
             self.begin = first.start()
-            end = _ENDS[self.until].search(self.text, max(self.begin + 1, self.searched))
+            end = _ENDS[self.until].search(self.text, max(self.begin, self.searched))
             if end is None:
                 return None
-            if self.until != "sentence" or not _ABBREVIATION.search(self.text, self.begin, end.start(1)):
-                return end.end(), end.start(1)
-            self.begin = end.start(1)
+            at = end.start(1)
+            if self.until != "sentence" or not _ABBREVIATION.search(self.text, max(0, at - _LONGEST_ABBREVIATION), at):
+                return end.end(), at
+            self.begin = at
         self.begin = len(self.text)
         return None
 

@@ -20,6 +20,8 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 FinishReason = Literal["end_of_text", "stop", "length"]
 
+_LAST_TOKENS = 8  # of a prompt: enough for an abbreviation
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -44,11 +46,12 @@ class RowText:
     """
 
     def __init__(
-        self, row: int, tokenizer: Tokenizer, config: SamplingConfig, end: str = "", *, one_turn: bool = False
+        self, row: int, tokenizer: Tokenizer, config: SamplingConfig, prompt: Prompt, *, one_turn: bool = False
     ) -> None:
-        self.row, self.tokenizer, self.config, self.end = row, tokenizer, config, end
+        self.row, self.tokenizer, self.config, self.end = row, tokenizer, config, prompt.end
         self.decoder = tokenizer.decoder(continues=True)
-        self.filter = StopFilter(config.stop, config.until, one_turn=one_turn)
+        before = tokenizer.decode(prompt.ids[-_LAST_TOKENS:]) + prompt.end
+        self.filter = StopFilter(config.stop, config.until, one_turn=one_turn, before=before)
         self.n_new = 0
 
     def add(self, token: GeneratedToken) -> Piece:
@@ -124,7 +127,7 @@ def _sample(
         alternatives=alternatives,
         drafter=drafter,
     )
-    rows = [RowText(row, tokenizer, config, prompt.end) for row, prompt in enumerate(repeated)]
+    rows = [RowText(row, tokenizer, config, prompt) for row, prompt in enumerate(repeated)]
     while decoder.rows:
         ended = set()
         for row, tokens in zip(decoder.rows, decoder.advance(), strict=True):
@@ -176,7 +179,7 @@ def _search(
         end_ids, vocab_size, beginning = tokenizer.end_ids, tokenizer.vocab_size, prompt.end.encode()
         found = beam_search(engine, prompt.ids, config, sampler, end_ids, vocab_size, beginning)
         for index, (_, ids) in enumerate(found[: config.samples]):
-            row = RowText(number * config.samples + index, tokenizer, config, prompt.end)
+            row = RowText(number * config.samples + index, tokenizer, config, prompt)
             for id in ids:
                 piece = row.add(GeneratedToken(id))
                 yield piece

@@ -126,3 +126,9 @@ class KVCache:
         """Drops every position and the padding; the buffers stay allocated."""
         self.length = 0
         self.padding = None
+
+    def zero(self) -> None:
+        """Fills the buffers with zeros, for steps that cover unused positions: a mask does not hide NaN."""
+        for layer in self.layers:
+            layer.keys.zero_()
+            layer.values.zero_()

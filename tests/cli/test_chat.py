@@ -230,6 +230,29 @@ def test_an_answer_that_was_cut_says_so(
     assert "cut after 16 tokens; /set max-new-tokens changes that" in capsys.readouterr().err
 
 
+def test_an_answer_that_fills_the_context_says_that_the_model_no_longer_read_all_of_the_conversation(
+    model_says: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = "the context (64 tokens) was full before the end of this answer"
+    prompts = model_says(*(" " + "y" * length + "\nU" for length in (43, 44, 60)))
+    session = new_session(n_positions=64, max_new_tokens=100)
+    session.run(iter(["Hi"]))
+    assert len(prompts[0]) + len(" " + "y" * 43 + "\nU") - 1 == 64  # the model reads all but the last token
+    assert full not in capsys.readouterr().err
+    session.run(iter(["/retry"]))
+    assert capsys.readouterr().err.count(full) == 1
+    written: list[str] = []
+
+    def write(text: str, end: str = "") -> None:
+        written.append(text)
+        if len(written) == 60:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(chat, "write", write)
+    session.run(iter(["/retry"]))
+    assert full in capsys.readouterr().err.split("[stopped]")[1]
+
+
 def test_chat_reads_from_standard_input_and_refuses_a_model_of_plain_text(run: Any) -> None:
     model = new_model(scale=10, n_positions=64)
     save_checkpoint(Path("checkpoints") / "talker", model, CHAT_BYTES)

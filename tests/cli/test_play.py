@@ -58,6 +58,17 @@ def test_retry_replaces_the_text_of_a_turn_and_undo_removes_the_turn() -> None:
     assert session.turns == before[:1]
 
 
+def test_a_text_that_becomes_longer_than_the_context_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+    longer = "the text is now longer than the context (64 tokens); the model reads only its end"
+    session = new_session(min_new_tokens=8)
+    session.run(iter(["a" * 30]))
+    assert longer not in capsys.readouterr().err
+    session.run(iter(["a" * 40, "more"]))
+    assert capsys.readouterr().err.count(longer) == 1
+    session.run(iter(["/new", "/set context keep-first:8", "a" * 70]))
+    assert "the model reads its first 8 tokens and its end" in capsys.readouterr().err
+
+
 def test_a_turn_that_cannot_be_written_changes_nothing() -> None:
     session = new_session()
     session.config = session.config.replace(seed=3)

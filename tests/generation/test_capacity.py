@@ -30,6 +30,25 @@ def test_beams_count_as_rows_and_too_many_are_refused(monkeypatch: pytest.Monkey
         capacity.rows_at_once(SHAPE, torch.float32, SamplingConfig(beams=4), CPU)
 
 
+@pytest.mark.parametrize(
+    ("beams", "free", "message"),
+    [
+        (12, 9.0, "12 continuations in parallel need 7.6 GB for keys and values, but may take only 80% of the 9.0 GB "
+         "that are free; 11 would fit"),
+        (1, 0.7, "1 continuation needs 0.6 GB for keys and values, but may take only 80% of the 0.7 GB that are free; "
+         "use a smaller model, or free memory"),
+    ],
+)  # fmt: skip
+def test_the_refusal_names_the_share_of_the_free_memory_and_how_many_rows_fit_in_it(
+    monkeypatch: pytest.MonkeyPatch, beams: int, free: float, message: str
+) -> None:
+    monkeypatch.setattr(capacity, "free_memory", lambda _: int(free * 1e9))
+    gpt2_xl = GPTConfig(vocab_size=50257, n_positions=1024, n_embd=1600, n_layer=48, n_head=25)
+    with pytest.raises(ConfigError) as caught:
+        capacity.rows_at_once(gpt2_xl, torch.float32, SamplingConfig(beams=beams), CPU)
+    assert str(caught.value) == message
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_short_text_counts_with_all_the_memory_that_its_cache_allocates(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype

@@ -364,6 +364,18 @@ def test_nan_weights_are_named(kind: str, name: str, temperature: float) -> None
     assert "\n" not in message
 
 
+def test_the_origin_of_nan_is_looked_for_in_the_text_that_has_it() -> None:
+    model = small_model()
+
+    def overflow(_module: object, arguments: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+        return output.masked_fill((arguments[0] == 9)[..., None], math.inf)
+
+    model.token_embedding.register_forward_hook(overflow)
+    decoder = Decoder(TorchEngine(model), [[1, 2], [3, 4], [5, 9], [6, 9]], Sampler(SamplingConfig()))
+    with pytest.raises(GenerationError, match=r"the largest of row 2 is nan; .* are in the embedding, although"):
+        decoder.advance()
+
+
 # The caller's processors
 
 

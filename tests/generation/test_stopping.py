@@ -15,9 +15,11 @@ from minigpt.generation.stopping import StopFilter, Until
 UNTILS: list[Until | None] = [None, "line", "paragraph", "sentence"]
 
 
-def shown(pieces: list[str], stops: tuple[str, ...] = (), until: Until | None = None) -> tuple[str, bool]:
+def shown(
+    pieces: list[str], stops: tuple[str, ...] = (), until: Until | None = None, before: str = ""
+) -> tuple[str, bool]:
     """The text that is shown of these pieces, and whether it ended within them."""
-    stop_filter, text = StopFilter(stops, until), ""
+    stop_filter, text = StopFilter(stops, until, before=before), ""
     for piece in pieces:
         more, found = stop_filter.feed(piece)
         text += more
@@ -34,18 +36,23 @@ def cut(text: str, at: list[int]) -> list[str]:
 
 texts = st.lists(
     st.sampled_from(
-        ["a", "b", "Mr", "J", "e.g", ".", "!", "…", ' "', '"', "”", ")", " ", "  ", "\n", "\n\n", "\t", "c d"]
-    )
+        ["a", "b", "Mr", "J", "e.g", ".", "!", "…", "\u0964", "。", "！", ' "', '"', "”", ")", "」", " ", "  ", "\n",
+         "\n\n", "\t", "c d"]
+    )  # fmt: skip
 ).map("".join)
 stop_strings = st.lists(st.text("ab.\n ", min_size=1, max_size=3), max_size=3).map(tuple)
 
 
 @settings(deadline=None, max_examples=300)
-@given(text=texts, stops=stop_strings, until=st.sampled_from(UNTILS), at=st.lists(st.integers(0, 99), max_size=8))
+@given(
+    text=texts, stops=stop_strings, until=st.sampled_from(UNTILS), at=st.lists(st.integers(0, 99), max_size=8),
+    before=texts,
+)  # fmt: skip
 def test_the_division_into_pieces_changes_nothing(
-    text: str, stops: tuple[str, ...], until: Until | None, at: list[int]
+    text: str, stops: tuple[str, ...], until: Until | None, at: list[int], before: str
 ) -> None:
-    assert shown(cut(text, at), stops, until) == shown([text], stops, until) == shown(list(text), stops, until)
+    expected = shown([text], stops, until, before)
+    assert shown(cut(text, at), stops, until, before) == shown(list(text), stops, until, before) == expected
 
 
 @settings(deadline=None)
@@ -127,10 +134,37 @@ def test_an_empty_stop_string_is_refused() -> None:
         ("sentence", "It was his grandfather's, Mr. \n Smith's! So", "It was his grandfather's, Mr. \n Smith's!"),
         ("sentence", "The vest. So", "The vest."),
         ("sentence", "It was USSR. So", "It was USSR."),
+        ("sentence", ". Then she left. So", "."),
+        ("sentence", "他走了。她来了。", "他走了。"),
+        ("sentence", "他走了。", None),
+        ("sentence", "「行こう！」と言った。", "「行こう！」"),
+        ("sentence", "(本当？！）\n はい", "(本当？！）"),
+        ("sentence", "本当？！はい", "本当？！"),
+        ("sentence", "वह गया\u0964 फिर", "वह गया\u0964"),
+        ("sentence", "Kya gaya\u061f Haan\u06d4 Phir", "Kya gaya\u061f"),  # Urdu
+        ("sentence", "Haan\u06d4 Phir", "Haan\u06d4"),
     ],
 )
 def test_text_ends_after_its_first_line_paragraph_or_sentence(until: Until, text: str, expected: str | None) -> None:
     assert shown(list(text), (), until) == ((text, False) if expected is None else (expected, True))
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "expected"),
+    [
+        ("It was over", ". Then she left. So", "."),
+        ("It was over", '." Then she left. So', '."'),
+        ("It was over.", " Then she left. So", " Then she left."),
+        ("It was over.", ".. Then she left. So", ".. Then she left."),
+        ('She said "Go.', '" Then she left. So', '" Then she left.'),
+        ("I met Mr", ". Smith there. So", ". Smith there."),
+        ("in the US", "A. Then she left. So", "A."),
+        ("他走了", "。她来了", "。"),
+        ("One.\n\n", "Two. Three", "Two."),
+    ],
+)
+def test_a_sentence_may_begin_in_the_prompt(before: str, text: str, expected: str) -> None:
+    assert shown(list(text), (), "sentence", before) == shown([text], (), "sentence", before) == (expected, True)
 
 
 @pytest.mark.parametrize(

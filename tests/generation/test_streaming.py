@@ -192,6 +192,13 @@ def test_a_row_ends_after_its_first_line_sentence_or_paragraph(until: str, text:
     assert generated("\n One. Two.\nThree. \n\nFour.", max_new_tokens=40, until=until) == (text, "stop", count)
 
 
+def test_the_end_of_a_prompt_counts_for_the_end_of_a_sentence() -> None:
+    config = SamplingConfig(temperature=0, max_new_tokens=40, until="sentence")
+    for prompt, text in (("It was gone", "."), ("I met Mr", ". Smith there.")):
+        model = speaker("x" * (len(prompt) - 1) + ". Smith there. So")
+        assert texts(list(generate_pieces(model, BYTES, [prompt], config))) == [text]
+
+
 @pytest.mark.parametrize(("least", "text"), [(0, "a"), (2, "a"), (3, "a.b"), (6, "a.b.c"), (7, "a.b.c.d")])
 def test_stop_strings_count_from_the_minimum_of_new_tokens(least: int, text: str) -> None:
     assert generated("a.b.c.d.", max_new_tokens=12, stop=(".",), min_new_tokens=least)[0] == text

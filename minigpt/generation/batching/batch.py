@@ -21,9 +21,12 @@ _PROMPT_ALONE = 64  # tokens of prompts that a step reads if no row is waiting f
 class Batch:
     """Continues many requests at once; requests join and leave at every step.
 
-    Each `step` admits waiting rows to free slots, reads one token of every row that generates and up to `prompt_tokens`
-    tokens of the prompts of new rows, and samples. A long prompt therefore delays the other rows only a little in each
-    step. The rows of one request share the work on its prompt, and prompts that begin alike share it through the prefix
+    Each `step` admits waiting rows to free slots, reads one token of every row that generates and a part of the prompts
+    of new rows, and samples. A long prompt therefore delays the other rows only a little in each step. The part is up
+    to `prompt_tokens` tokens if the engine's bits do not depend on how a prompt is divided (`any_chunks`). Otherwise it
+    is whole chunks of up to `chunk_size` tokens, until they have `prompt_tokens`.
+
+    The rows of one request share the work on its prompt, and prompts that begin alike share it through the prefix
     cache. A request gets the tokens and log-probabilities that it would get alone.
 
     The engine's model must be in eval mode. All methods must be called by the same thread.

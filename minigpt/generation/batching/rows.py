@@ -8,6 +8,7 @@ from torch import Tensor
 from minigpt.generation.batching.requests import Request
 from minigpt.generation.decoding import GeneratedToken, visible_tokens, window_start
 from minigpt.generation.engines.slots import Chunk
+from minigpt.generation.healing import Prompt
 from minigpt.generation.streaming import RowText
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -30,8 +31,9 @@ class Row:
     def __init__(self, work: Work, sample: int, tokenizer: Tokenizer, n_positions: int) -> None:
         request = work.request
         self.work, self.request, self.sample = work, request, sample
-        self.text = RowText(sample, tokenizer, request.config, request.end, one_turn=request.one_turn)
         self.tokens = list(request.prompt)
+        prompt = Prompt(self.tokens, request.end)
+        self.text = RowText(sample, tokenizer, request.config, prompt, one_turn=request.one_turn)
         constraint = request.sampler.constraint
         self.state = None if constraint is None else constraint.start(request.prompt, request.end.encode())
         self.slot = -1

@@ -4,7 +4,7 @@ A decode step at batch size 1 consists of hundreds of small kernels. Launching t
 the GPU needs to run them; a graph launches all of them at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -164,6 +164,11 @@ class GraphEngine(TorchEngine):
         self._replays.clear()
         self._recorded = []
         super()._replace_cache(rows)
+
+    @torch.inference_mode()
+    def start(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        self._cache.zero()
+        return super().start(prompts)
 
     @torch.inference_mode()
     def read(self, ids: Tensor) -> Tensor:

@@ -61,6 +61,7 @@ class CudaSlots(TorchSlots):
         single = {chunk.slot: chunk for chunk in chunks if len(chunk.ids) == 1 and chunk.start > 0}
         for chunk in chunks:
             check_length(chunk.start + len(chunk.ids), self.n_positions)
+            self._begin(chunk.slot, chunk.start)
             self._next[chunk.slot] = chunk.start + len(chunk.ids)
         found = {chunk.slot: self.read_alone(chunk) for chunk in chunks if chunk.slot not in single}
         if single:
@@ -75,5 +76,11 @@ class CudaSlots(TorchSlots):
 
     @torch.inference_mode()
     def load(self, slot: int, start: int, saved: Tensor) -> None:
+        self._begin(slot, start)
         super().load(slot, start, saved)
         self._next[slot] = start + saved.shape[3]
+
+    def _begin(self, slot: int, start: int) -> None:
+        """Clears a slot for a new text, which begins at position 0."""
+        if start == 0:
+            self.cache.row(slot).zero()

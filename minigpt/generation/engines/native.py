@@ -137,7 +137,7 @@ class NativeEngine(SharedCache):
         for prompt in prompts:
             check_length(len(prompt), self.n_positions)
         if self._cache.batch_size != len(prompts):
-            self.use_cache(KVCache(self.model.config, len(prompts)))
+            self._replace_cache(len(prompts))
         self._lengths = [len(prompt) for prompt in prompts]
         logits = self._empty_logits(len(prompts))
         # The choice depends on each prompt's own length, so that its logits do not depend on the other prompts.
@@ -209,6 +209,11 @@ class NativeEngine(SharedCache):
             return _LONGEST_PROMPT_BY_ROWS
         longest = _LONGEST_PROMPT_ON_AMD if self._library.minigpt_is_amd() else _LONGEST_PROMPT
         return longest[compiled.selected(self._library)]
+
+    def _replace_cache(self, rows: int) -> None:
+        self._lengths = []
+        self.use_cache(KVCache(self.model.config, 0))  # frees the old cache before the new one is allocated
+        self.use_cache(KVCache(self.model.config, rows))
 
     def _read_with_pytorch(self, row: int, prompt: Sequence[int]) -> Tensor:
         view = self._cache.row(row)

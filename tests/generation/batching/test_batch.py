@@ -325,6 +325,18 @@ def test_a_model_that_is_damaged_at_one_position_fails_the_score_of_it() -> None
     assert len(answers(events, good)[0]) == 6
 
 
+@every_engine
+def test_a_text_that_failed_leaves_no_nan_in_its_slot_for_later_texts(new_engine: NewEngine) -> None:
+    model = small_model()
+    model.position_embedding.weight.data[70] = torch.nan
+    batch = Batch(new_engine(model, 2), TOKENIZER)
+    for _ in range(2):  # both slots
+        batch.add(new_request(bytes(80)))
+    finish(batch)
+    batch.add(good := new_request(bytes(60), samples=2))  # the second text gets a copy of the first one's prompt
+    assert answers(finish(batch), good).keys() == {0, 1}
+
+
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
