@@ -215,7 +215,7 @@ class Checkpointer:
         if not self.is_saving:
             return
         self.ensure_folder(progress)
-        state = self._capture(progress)
+        state = self._capture(progress.with_full_budget())
         self._write(
             lambda run, read: run.save_before_cooldown(state, read),
             state.tensors,
