@@ -55,7 +55,7 @@ def train(
 
     Raises: ConfigError if settings do not fit the model or the corpus, or if all weights are frozen; DeviceError;
     TrainingError if training diverges repeatedly or memory runs out, with the state that is kept; CheckpointError if
-    the run is in use or damaged, or at the end if it could not be written.
+    the run is in use or damaged or cannot be written when it is resumed, or at the end if a save failed.
     """
     world = world or World()
     if run is not None:
