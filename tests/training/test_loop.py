@@ -264,6 +264,19 @@ def test_a_missing_state_before_the_cool_down_is_reported(corpus: Corpus, tmp_pa
     assert [event.step for event in events if isinstance(event, Step)] == [11, 12]
 
 
+@pytest.mark.parametrize("decay", [{"cooldown": 1}, {"schedule": "cosine"}])
+def test_a_decay_over_the_whole_run_has_no_state_before_it(
+    corpus: Corpus, tmp_path: Path, decay: dict[str, Any]
+) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    list(train(model, corpus, settings(sample_every=0, **decay), run))
+    assert not run.before_cooldown_path.exists()
+    events = list(train(new_model(), corpus, settings(steps=20, sample_every=0, **decay), run, resume=True))
+    assert not [event for event in events if isinstance(event, Notice)]
+    assert [event.step for event in events if isinstance(event, Step)] == list(range(11, 21))
+
+
 def test_a_run_resumed_with_more_minutes_evaluates(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
