@@ -17,7 +17,7 @@ _PASSES, _TOKENS = 12, 2_500_000
 
 
 def teacher_settings(config: TrainConfig) -> TrainConfig:
-    """The settings of the teacher of a run: another seed, a part of the length, and no samples."""
+    """The settings of the teacher of a run: another seed, a part of the length, no samples, and unsharded weights."""
     length: dict[str, float | int] = {}
     if config.minutes is not None:
         length["minutes"] = TEACHER_SHARE * config.minutes
@@ -26,7 +26,7 @@ def teacher_settings(config: TrainConfig) -> TrainConfig:
     if config.epochs is not None:
         length["epochs"] = _TEACHER_LENGTH * config.epochs
     seed = (config.seed + 1) % 2**63
-    return config.replace(distill="off", seed=seed, sample_every=0, **length)
+    return config.replace(distill="off", seed=seed, sample_every=0, sharding="off", **length)
 
 
 def pays(config: TrainConfig, tokens: float, passes: float) -> bool:

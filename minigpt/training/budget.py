@@ -100,8 +100,8 @@ class Budget:
         return 1 - self.config.cooldown if self.config.schedule == "trapezoid" else 1.0
 
     def cooldown_is_due(self, progress: Progress) -> bool:
-        """Whether the cool-down starts here, as scheduled."""
-        if progress.budget.cooldown_step is not None or self.cooldown_start == 1 or self.is_spent(progress):
+        """Whether the cool-down starts here, as scheduled. A decay over the whole run has no state before it."""
+        if progress.budget.cooldown_step is not None or self.cooldown_start in (0, 1) or self.is_spent(progress):
             return False
         return self.progress_fraction(progress) >= self.cooldown_start
 

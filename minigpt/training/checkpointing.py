@@ -91,12 +91,17 @@ class Checkpointer:
         return progress
 
     def _resume_before_cooldown(self, before: LastState, stopped: Progress) -> Progress:
+        """Restores the state before the cool-down, and saves it as the last one.
+
+        Raises: CheckpointError if it cannot be saved; the decayed state and its log are then unchanged.
+        """
         progress = self._restore(before)
         keeps_best = self.state.has_comparable_losses(stopped.saved_with) and self._compare_with_best_on_disk(stopped)
         progress.restart_before_cooldown(stopped.best if keeps_best else None)
-        saved = self.save_last(progress, again=True)  # or the next resume would start from the decayed state
-        if saved is not None or not self.is_saving:  # otherwise that state and its log remain
-            self._truncate_log(progress)
+        self.save_last(progress, again=True)  # or the next resume would start from the decayed state
+        if self.failure is not None:
+            raise self.failure
+        self._truncate_log(progress)
         self.notices.append(
             f"the learning rate had already decayed from step {progress.step:,} to {stopped.step:,}, for a shorter "
             f"budget; the run continues from step {progress.step:,}"
@@ -219,7 +224,7 @@ class Checkpointer:
         if not self.is_saving:
             return
         self.ensure_folder(progress)
-        state = self._capture(progress)
+        state = self._capture(progress.with_full_budget())
         self._write(
             lambda run, read: run.save_before_cooldown(state, read),
             state.tensors,

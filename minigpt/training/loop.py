@@ -41,8 +41,8 @@ def train(
     stops training and saves, and so does `control.stop`.
 
     With `resume`, training continues from the run's last state; on a CPU with a budget of steps or epochs, bit for
-    bit. If the learning rate has begun to decay for a shorter budget, it continues from before that decay. `elapsed`
-    is the part of a budget in minutes that is used already, in seconds.
+    bit. If the cool-down of a `trapezoid` schedule has begun for a shorter budget, training continues from before it,
+    unless `cooldown` is 1. `elapsed` is the part of a budget in minutes that is used already, in seconds.
 
     A `teacher` is a trained model that reads the same tokens: its predictions have the weight `distill_weight` in the
     loss. It may have another shape, not another vocabulary. `minigpt.fit()` trains one first where that pays. The
@@ -55,7 +55,7 @@ def train(
 
     Raises: ConfigError if settings do not fit the model or the corpus, or if all weights are frozen; DeviceError;
     TrainingError if training diverges repeatedly or memory runs out, with the state that is kept; CheckpointError if
-    the run is in use or damaged, or at the end if it could not be written.
+    the run is in use or damaged or cannot be written when it is resumed, or at the end if a save failed.
     """
     world = world or World()
     if run is not None:

@@ -238,7 +238,7 @@ class Trainer:
                 f"step {progress.step:,}: validation no longer improves, so the learning rate starts to decay now",
             )
         yield from self._pending_results()
-        self.checkpointer.save_before_cooldown(progress.with_full_budget())
+        self.checkpointer.save_before_cooldown(progress)
         progress.start_cooldown()
         self._restart_step_timer()
         yield from self.checkpointer.take_notices(progress.step)

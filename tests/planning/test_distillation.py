@@ -122,6 +122,12 @@ def test_sharded_weights_have_no_teacher() -> None:
     assert planned(minutes=20, processes=2, sharding="on").training.distill == "off"
 
 
+def test_a_teacher_is_never_sharded_as_its_model_is_not() -> None:
+    config = TrainConfig(minutes=20, distill="on")
+    assert (config.sharding, config.unsharded_for) == ("auto", "distill (on)")
+    assert teacher_settings(config).sharding == "off"
+
+
 def test_the_teacher_has_another_seed_and_no_samples() -> None:
     config = TrainConfig(minutes=20, seed=2**63 - 1)
     assert (teacher_settings(config).seed, teacher_settings(config).sample_every) == (0, 0)

@@ -264,6 +264,19 @@ def test_a_missing_state_before_the_cool_down_is_reported(corpus: Corpus, tmp_pa
     assert [event.step for event in events if isinstance(event, Step)] == [11, 12]
 
 
+@pytest.mark.parametrize("decay", [{"cooldown": 1}, {"schedule": "cosine"}])
+def test_a_decay_over_the_whole_run_has_no_state_before_it(
+    corpus: Corpus, tmp_path: Path, decay: dict[str, Any]
+) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    list(train(model, corpus, settings(sample_every=0, **decay), run))
+    assert not run.before_cooldown_path.exists()
+    events = list(train(new_model(), corpus, settings(steps=20, sample_every=0, **decay), run, resume=True))
+    assert not [event for event in events if isinstance(event, Notice)]
+    assert [event.step for event in events if isinstance(event, Step)] == list(range(11, 21))
+
+
 def test_a_run_resumed_with_more_minutes_evaluates(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -601,19 +614,40 @@ def test_a_disk_that_stays_full_is_an_error_at_the_end(
 ) -> None:
     model = new_model(dropout=0.1)
     run = new_run(tmp_path / "run", model, corpus.tokenizer)
-    list(train(model, corpus, settings(), run))
+    events = train(model, corpus, settings(), run)
+    next(event for event in events if isinstance(event, Saved) and event.what == "last" and event.step == 3)
     before = run.last_path.read_bytes()
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    events = []
+    rest: list[Event] = []
     with pytest.raises(CheckpointError, match=r"could not be written \(no space left on device\)"):
-        events.extend(train(model, corpus, settings(steps=20), run, resume=True))
-    assert isinstance(events[-1], Finished)  # the result is reported first
-    assert not any("goes on and tries" in event.text for event in events if isinstance(event, Notice))
+        rest.extend(events)
+    assert isinstance(rest[-1], Finished)  # the result is reported first
     assert run.last_path.read_bytes() == before
+
+
+def test_a_run_is_not_resumed_from_before_its_cool_down_if_that_state_cannot_be_saved(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise CheckpointError("no space left on device")
+
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    list(train(model, corpus, settings(), run))
+    before, lines = run.last_path.read_bytes(), run.log_path.read_bytes()
+    longer = settings(steps=20)
+    with monkeypatch.context() as broken:
+        broken.setattr(Run, "save_last", full)
+        with pytest.raises(CheckpointError, match="no space left on device"):
+            list(train(model, corpus, longer, run, resume=True))
+    assert (run.last_path.read_bytes(), run.log_path.read_bytes()) == (before, lines)
+    events = list(train(new_model(), corpus, longer, run, resume=True))
+    assert [event.step for event in events if isinstance(event, Step)] == list(range(6, 21))
+    assert [line["step"] for line in run.read_log() if "loss" in line] == list(range(1, 21))
 
 
 def test_a_control_requests_a_save_and_a_stop(corpus: Corpus, tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """A run whose folder is deleted, moved or replaced while it trains continues in a new folder that can be opened."""
 
+import dataclasses
+import itertools
 import shutil
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +18,8 @@ from minigpt.errors import CheckpointError, TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
+from minigpt.storage.tensors import TensorFile
+from minigpt.training.evaluation import Evaluator
 from minigpt.training.events import Event, Finished, Notice, Saved, Step
 from minigpt.training.loop import train
 
@@ -46,12 +51,12 @@ def replace(run: Run) -> None:
 
 
 def start(
-    corpus: Corpus, folder: Path, step: int, model: GPT | None = None
+    corpus: Corpus, folder: Path, step: int, model: GPT | None = None, config: TrainConfig = CONFIG
 ) -> tuple[Run, list[Event], Generator[Event, None, None]]:
     """A run that has taken so many steps, its events until then, and those to come."""
     model = model or new_model(n_layer=1)
     run = new_run(folder, model, corpus.tokenizer)
-    events = train(model, corpus, CONFIG, run)
+    events = train(model, corpus, config, run)
     before = []
     for event in events:
         before.append(event)
@@ -85,6 +90,28 @@ def test_the_run_goes_on_in_a_new_folder_that_can_be_opened_and_resumed(
     assert all(line["step"] >= step // 2 * 2 for line in again.read_log())
     *_, longer = train(new_model(n_layer=1), corpus, CONFIG.replace(steps=10), again, resume=True)
     assert isinstance(longer, Finished)
+
+
+def test_a_folder_that_is_lost_before_the_cool_down_takes_the_best_loss_with_it(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses, evaluate = itertools.count(1.0), Evaluator._evaluate
+
+    def ever_worse(self: Evaluator, max_tokens: int | None) -> Any:
+        measured = evaluate(self, max_tokens)
+        assert measured is not None
+        return dataclasses.replace(measured, loss=next(losses))
+
+    monkeypatch.setattr(Evaluator, "_evaluate", ever_worse)
+    config = CONFIG.replace(eval_every=3, schedule="trapezoid", cooldown=0.5)
+    run, _, events = start(corpus, tmp_path / "fox", 4, config=config)  # where nothing but the cool-down is due
+    delete(run)
+    *_, finished = events
+    assert isinstance(finished, Finished)
+    assert run.before_cooldown_progress()["step"] == 4  # type: ignore[index]
+    assert finished.best_step == 5  # the first evaluation since then, although it is worse than those of lost weights
+    with TensorFile(run.weights_path) as file:
+        assert file.metadata["step"] == "5"
 
 
 def test_a_stop_after_the_folder_was_deleted_saves_into_a_new_one(corpus: Corpus, tmp_path: Path) -> None:
