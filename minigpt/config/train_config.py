@@ -226,8 +226,10 @@ class TrainConfig(Settings):
         group="Machine",
     )
     compile: Literal["auto", "on", "off"] = setting(
-        "auto", "compile the model with torch.compile, which takes about a minute: auto (on CUDA without sharding, for 3 minutes "
-        "or 1,000 steps and more), on or off", group="Machine"
+        "auto",
+        "compile the model with torch.compile, which takes about a minute: auto (on CUDA without sharding, for 3 "
+        "minutes or 1,000 steps and more), on or off",
+        group="Machine",
     )
 
     def __post_init__(self) -> None:
@@ -280,7 +282,7 @@ class TrainConfig(Settings):
         return scored_text_of(self.loss_on)
 
     def compiles(self, device_type: str, *, sharded: bool) -> bool:
-        """Whether the model is compiled: if `compile` says so, or by "auto" if the run is long enough to gain from it."""
+        """Whether the model is compiled: if `compile` says so, or with "auto" if the run is long enough to gain."""
         if self.compile != "auto":
             return self.compile == "on"
         is_long = (
