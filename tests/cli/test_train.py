@@ -229,7 +229,7 @@ def test_a_folder_that_holds_its_own_runs_is_a_text_that_resumes(
     assert run("train", ".", *tiny).exit_code == 0
     result = run("train", "--resume", "--name", "text", "--steps", "9")
     assert result.exit_code == 0, result.stderr
-    assert "skipped a folder with a model:" in " ".join(result.stdout.split())
+    assert "skipped a folder with a model:" in " ".join(result.stderr.split())
     assert run("train", ".", *tiny).exit_code == 0
     fingerprints = [
         json.loads((here / "text" / "checkpoints" / name / "training.json").read_text())["corpus"]["fingerprint"]
