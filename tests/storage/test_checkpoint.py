@@ -126,7 +126,7 @@ def test_saving_over_a_run_keeps_its_other_files(tmp_path: Path) -> None:
 
 def adapted() -> GPT:
     with_adapter = model()
-    apply_fine_tuning(with_adapter, TrainConfig(lora=True))
+    apply_fine_tuning(with_adapter, TrainConfig(lora=True, lora_rank=2))
     return with_adapter
 
 
