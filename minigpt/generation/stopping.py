@@ -6,8 +6,8 @@ from typing import Literal
 
 Until = Literal["sentence", "paragraph", "line"]
 
-# The last characters of a sentence. White space follows these (the escapes are Arabic, Hindi and Urdu), but not the wide
-# ones of Chinese and Japanese.
+# The last characters of a sentence. White space follows these (the escapes are Arabic, Hindi and Urdu), but not
+# necessarily the wide ones of Chinese and Japanese.
 _TERMINATORS, _CLOSING = ".!?…\u061f\u0964\u06d4", "\"'”’)]»"
 _WIDE_TERMINATORS, _WIDE_CLOSING = "。！？", "」』”’）"
 _ALL_TERMINATORS = _TERMINATORS + _WIDE_TERMINATORS
