@@ -71,7 +71,7 @@ def test_a_run_that_was_still_improving_continues_with_a_range_of_what_to_expect
 def test_losses_of_other_targets_are_not_compared_with_the_present_ones(jobs: Any, option: str) -> None:
     bits = [3.0, 1.0, 2.8, 2.6, 2.4, 2.2, 2.0]
     assert "got worse after step 75" in texts(next_steps(jobs(bits)))
-    changed = jobs(bits, changes=(Change(step=75, option=option, before="a", after="b"),))
+    changed = jobs(bits, changes=(Change(step=150, option=option, before="a", after="b"),))
     assert "still improving" in texts(next_steps(changed))
 
 

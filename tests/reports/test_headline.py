@@ -73,7 +73,7 @@ def test_a_fine_tuned_model_is_compared_with_the_one_that_it_began_with() -> Non
 def test_the_figure_is_that_of_the_result_or_the_best_so_far() -> None:
     lines = [evaluation(1, 3.0), evaluation(2, 2.2), evaluation(3, 2.4), {"step": 4, "bits_per_byte": None}]
     assert headline(record(), lines, None)["bits"] == 2.2
-    changed = record(changes=[{"step": 2, "option": "text"}])
+    changed = record(changes=[{"step": 3, "option": "text"}])  # where the log has the new evaluation
     assert headline(changed, lines, None)["bits"] == 2.4
     assert headline(record(result={"step": 3, "bits_per_byte": 2.3}), lines, None)["bits"] == 2.3
     assert headline(record(result={"step": 3}), [], None)["bits"] is None
