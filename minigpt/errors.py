@@ -20,6 +20,11 @@ def reason_of(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
+def first_line_of(error: Exception) -> str:
+    """The first line of another package's error, or its type if it has no message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 class MinigptError(Exception):
     """The base class of all errors that the user can fix."""
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, first_line_of
 from minigpt.optional_packages import check_installed
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def open_loggers(
                 act(logger)
             except Exception as error:  # the packages document no exceptions
                 del loggers[name]
-                report(f"{name} failed ({_reason(error)}); training continues without it")
+                report(f"{name} failed ({first_line_of(error)}); training continues without it")
 
     try:
         for name in names:
@@ -216,8 +216,4 @@ def _start(name: str, run: "Run", title: str) -> _Logger:
     try:
         return _LOGGERS[name](run, title)
     except Exception as error:  # the packages document no exceptions
-        raise ConfigError(f"--log {name} cannot start ({_reason(error)}); {_LOGGERS[name].start_hint}") from error
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"--log {name} cannot start ({first_line_of(error)}); {_LOGGERS[name].start_hint}") from error

@@ -39,7 +39,10 @@ class CorpusStats:
         return cls(corpus.n_train_tokens, corpus.n_train_bytes, tokenizer.vocab_size, entropy, bool(tokenizer.merges))
 
     def with_new_words(self, corpus: Corpus) -> Self:
-        """The same statistics with the new words of the corpus, unless it is long or has hardly any words."""
+        """The same statistics with the new words of the corpus.
+
+        Without them if its tokenizer has no merges to drop, or if it is long or has hardly any words.
+        """
         if not self.has_merges or self.n_tokens > _MOST_TOKENS:
             return self
         earlier = self.n_tokens * 9 // 10

@@ -12,7 +12,7 @@ from torch import Tensor
 from minigpt.config import TrainConfig
 from minigpt.data.batches import UNSCORED
 from minigpt.device import autocast, keep_freed_memory
-from minigpt.errors import TrainingError
+from minigpt.errors import TrainingError, first_line_of
 from minigpt.model.gpt import GPT
 from minigpt.seeds import mix_seed
 from minigpt.threads import LoadMonitor, ThreadTrials, watch_load
@@ -332,7 +332,7 @@ class TrainStep:
         except TrainingError:
             raise
         except Exception as error:  # a compiler can raise anything; the plain pass raises it again if it is ours
-            failure = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            failure = first_line_of(error)
             if self.world.is_sharded:
                 raise TrainingError(f"torch.compile failed ({failure}); give --compile off") from error
         finally:

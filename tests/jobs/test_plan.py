@@ -38,6 +38,15 @@ def test_a_plan_with_nothing_held_out_does_not_promise_to_stop_early(here: Path)
         assert [row.value for row in rows if row.name == "early stop"] == [expected]
 
 
+@pytest.mark.parametrize(("is_new", "rate"), [(True, 0.02), (False, 0.0)])
+def test_a_text_whose_words_are_new_gets_bpe_dropout_in_one_pass(
+    here: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool, rate: float
+) -> None:
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    (here / "words.txt").write_text("".join(f"word{number if is_new else number % 50} " for number in range(4000)))
+    assert plan_of(here / "words.txt", tokenizer="bpe:300", epochs=1).training.bpe_dropout == rate
+
+
 @pytest.mark.parametrize("given", [{}, {"dtype": "auto"}])
 def test_the_dtype_of_a_gpu_is_recorded_by_name(
     here: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]

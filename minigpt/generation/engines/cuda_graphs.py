@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from minigpt.errors import ConfigError
+from minigpt.errors import ConfigError, first_line_of
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
@@ -80,7 +80,7 @@ def compiled_step() -> Step:
             except (torch.OutOfMemoryError, MemoryError):
                 raise
             except Exception as error:  # a compiler can raise anything
-                failure = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                failure = first_line_of(error)
                 raise ConfigError(f"torch.compile failed ({failure}); generate without --compile") from error
 
     return run
