@@ -97,12 +97,13 @@ class CausalSelfAttention(nn.Module):
         """Attention of T new positions to themselves and to those in the cache: (B, T, C) -> (B, T, C).
 
         With `last_only`, only of the last of them: (B, T, C) -> (B, 1, C). Without a cache, compiled C code computes
-        all heads in float32 on a CPU, if there is any.
+        all heads in float32 on a CPU, if there is any and it is faster.
         """
         dropout = self.dropout if self.training else 0.0
         qkv = self.qkv_proj(x)  # (B, T, 3C)
         if cache is None and not last_only and not dropout and operations.attention_fits(qkv, self.n_head):
-            return self.residual_dropout(self.out_proj(causal_attention(qkv, self.n_head)))
+            y = causal_attention(qkv.float(), self.n_head).to(qkv.dtype)  # (B, T, C)
+            return self.residual_dropout(self.out_proj(y))
         query, key, value = self.split_heads(qkv)  # 3 x (B, H, T, D)
         if last_only:
             query = query[:, :, -1:]  # (B, H, 1, D)

@@ -63,14 +63,20 @@ static void NAME(transpose)(float *columns, const float *rows, int64_t stride, i
             for (int i = 0; i < 8; i++) columns[(d + i) * padded + t] = t < length ? rows[t * stride + d + i] : 0;
 }
 
-/* e^(scale x - shift) of the first `count` numbers x, and 0 for those up to `end`, a multiple of WIDTH; returns the sum. */
+/* e^(scale x - shift) of the first `count` numbers x, and 0 for those up to `end`, a multiple of TILE_COLUMNS; returns the
+ * sum. */
 static float NAME(shifted_exponentials)(float *x, int64_t count, int64_t end, float scale, float shift) {
+    enum { VECTORS = NAME(TILE_COLUMNS) / WIDTH };
     NAME(floats) totals[PARTS] = {{0}};
-    for (int64_t i = 0; i < end; i += WIDTH) {
-        NAME(floats) v = NAME(exponential_of)(NAME(load)(x + i) * scale - shift, 1);
-        if (count - i < WIDTH) v = NAME(limit)(v, i, count, 0);
-        totals[0] += v;
-        NAME(store)(x + i, v);
+    for (int64_t i = 0; i < end; i += NAME(TILE_COLUMNS)) {
+        NAME(floats) v[VECTORS];
+        for (int j = 0; j < VECTORS; j++) v[j] = NAME(load)(x + i + j * WIDTH) * scale - shift;
+        NAME(exponentiate)(v, VECTORS, 1);
+        for (int j = 0; j < VECTORS; j++) {
+            v[j] = NAME(limit)(v[j], i + j * WIDTH, count, 0);
+            totals[0] += v[j];
+            NAME(store)(x + i + j * WIDTH, v[j]);
+        }
     }
     return NAME(total)(totals);
 }

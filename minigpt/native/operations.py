@@ -1,7 +1,7 @@
 """Operations of a training step on a CPU in C: GELU, causal attention, the cross entropy, Muon's orthogonalization.
 
-They are in training.c. Those in bfloat16 compute in float32 and round their results once. In float32, attention is one
-operation; in bfloat16, whose matrix products are PyTorch's, only its weights are.
+They are in training.c, compute in float32 and round results in bfloat16 once. Attention is one operation in float32 and
+over few positions; over more, in bfloat16, its matrix products are PyTorch's and only its weights are computed here.
 """
 
 import ctypes
@@ -13,9 +13,11 @@ from torch import Tensor
 from minigpt.native import compiled
 
 _LANES = 16  # as in platform.h
+_BLOCK = 64  # as in training.c
 _PARALLEL = 2**15  # numbers from which several threads are faster than one
 _DTYPES = {torch.bfloat16: 0, torch.float32: 1}  # as in training.c
 _ATTENTION_POSITIONS = 1024  # the gradient needs 8 bytes per pair of positions and thread
+_BFLOAT16_ATTENTION_POSITIONS = 128  # over 256, PyTorch's products in bfloat16 are faster on Intel's processors
 _ORTHOGONALIZED_ROWS = 1024  # of the shorter side; a thread needs 20 bytes per pair of them, and more
 
 
@@ -28,11 +30,15 @@ def fits(x: Tensor) -> bool:
 
 
 def attention_fits(qkv: Tensor, n_head: int) -> bool:
-    """Whether `attention` can compute with queries, keys and values (B, T, 3C), and is faster than PyTorch."""
+    """Whether `attention` can compute with queries, keys and values (B, T, 3C), and is faster than PyTorch.
+
+    Those in bfloat16 it computes with after their conversion to float32.
+    """
     t, c = qkv.shape[1], qkv.shape[2] // 3
-    if qkv.dtype != torch.float32 or t > _ATTENTION_POSITIONS or c // n_head % _LANES:
+    most = _ATTENTION_POSITIONS if qkv.dtype == torch.float32 else _BFLOAT16_ATTENTION_POSITIONS
+    if t > most or c // n_head % _LANES:
         return False
-    return fits(qkv)
+    return fits(qkv) and are_faster(torch.float32)
 
 
 def orthogonalization_fits(matrices: Tensor) -> bool:
@@ -187,4 +193,4 @@ def _threads(x: Tensor) -> int:
 
 
 def _padded(n: int) -> int:
-    return -(-n // _LANES) * _LANES
+    return -(-n // _BLOCK) * _BLOCK

@@ -11,6 +11,7 @@
 
 enum { CHUNK = 4096, QUERIES = 16 }; /* numbers or rows that a thread computes at once */
 enum { BFLOAT16, FLOAT32, DTYPES };  /* as in operations.py */
+enum { BLOCK = 64 };                 /* a multiple of the numbers whose exponentials are computed at once */
 enum { TILE_ROWS = 6 };              /* of a product, whose sums fit into the registers with two vectors of columns */
 enum { ROW_MULTIPLE = 32 };          /* a multiple of a tile's columns, to which attention's rows are padded */
 
@@ -94,9 +95,9 @@ void minigpt_gelu_gradient(int dtype, void *dx, const void *dy, const void *x, i
 }
 
 /* The attention weights softmax(scale scores), in place, (heads, length, length): query t attends to keys 0 to t, and
- * the weights of later keys are 0. `buffer` has room for `threads` x (length rounded up to 16) floats. */
+ * the weights of later keys are 0. `buffer` has room for `threads` x (length rounded up to 64) floats. */
 void minigpt_causal_softmax(uint16_t *scores, int64_t heads, int64_t length, float scale, float *buffer, int threads) {
-    int64_t padded = (length + LANES - 1) / LANES * LANES;
+    int64_t padded = (length + BLOCK - 1) / BLOCK * BLOCK;
     (void)threads;
 #pragma omp parallel for num_threads(threads) schedule(static, QUERIES)
     for (int64_t row = 0; row < heads * length; row++)
@@ -119,11 +120,11 @@ void minigpt_causal_softmax_gradient(
 /* Overwrites the first `vocab_size` logits of each row with the gradient of the row's cross entropy, which is losses[r] +
  * ln(totals[r]). With a `teacher`, whose distribution has this `weight` in the targets. A row of logits, and of the
  * teacher's, begins `stride` numbers after the one before. `buffer` has room for `threads` x 2 x (vocab_size rounded up to
- * 16) floats. Returns 0, or 1 if a target is outside the vocabulary. */
+ * 64) floats. Returns 0, or 1 if a target is outside the vocabulary. */
 int minigpt_cross_entropy(
     int dtype, void *logits, const void *teacher, const int64_t *targets, int64_t rows, int64_t vocab_size,
     int64_t stride, float weight, float *losses, float *totals, float *buffer, int threads) {
-    int64_t padded = (vocab_size + LANES - 1) / LANES * LANES;
+    int64_t padded = (vocab_size + BLOCK - 1) / BLOCK * BLOCK;
     (void)threads;
     for (int64_t r = 0; r < rows; r++)
         if (targets[r] < 0 || targets[r] >= vocab_size) return 1;

@@ -3,11 +3,15 @@
  *   MULTIPLY_ADD(a, b, sum)   sum + a * b of vectors, rounded once where the processor can
  *
  * In memory, numbers are floats or bfloat16, which is the upper half of a float; a constant `dtype` says which. In between
- * they are floats. With bfloat16, all instruction sets add the same floats in the same order, so that they give the same
- * bits. With floats, products are fused with their sums.
+ * they are floats.
  */
 
 #include "vectors.h"
+
+/* Loops with exponentials take this many vectors at a time, as many as the registers allow. */
+enum { NAME(VECTORS) = PARTS == 4 ? 2 : 4, NAME(STEP) = NAME(VECTORS) * WIDTH };
+_Static_assert(BLOCK % NAME(STEP) == 0, "the buffers have room for whole steps");
+#define EACH for (int j = 0; j < NAME(VECTORS); j++)
 
 typedef uint16_t NAME(halves) __attribute__((vector_size(WIDTH * sizeof(uint16_t))));
 typedef uint32_t NAME(words) __attribute__((vector_size(WIDTH * sizeof(uint32_t))));
@@ -54,17 +58,27 @@ static inline void NAME(write)(void *y, int64_t i, int64_t room, NAME(floats) v,
     if (p == lanes && room > i) memcpy((void *)at(y, i, dtype), lanes, (room - i) * size_of(dtype));
 }
 
-/* 1 / (1 + e^(-2u)), with u = sqrt(2/pi) (x + 0.044715 x^3): GPT-2's GELU is x times that. */
-static inline __attribute__((always_inline)) NAME(floats) NAME(gate)(NAME(floats) x, const int dtype) {
-    NAME(floats) u = 0.79788456f * (x + 0.044715f * x * x * x);
-    return 1.0f / (1.0f + NAME(exponential_of)(-2.0f * u, dtype == FLOAT32));
+/* The vectors from index i on of the `room` numbers x. */
+static inline __attribute__((always_inline)) void NAME(read_step)(
+    NAME(floats) *v, const void *x, int64_t i, int64_t room, const int dtype) {
+    EACH v[j] = NAME(read)(x, i + j * WIDTH, room, dtype);
+}
+
+/* gates = 1 / (1 + e^(-2u)), with u = sqrt(2/pi) (x + 0.044715 x^3): GPT-2's GELU is x times that. */
+static inline __attribute__((always_inline)) void NAME(gate)(NAME(floats) *gates, const NAME(floats) *x) {
+    EACH gates[j] = x[j] * x[j];
+    EACH gates[j] = x[j] * (-2.0f * 0.79788456f * 0.044715f * gates[j] - 2.0f * 0.79788456f);
+    NAME(exponentiate)(gates, NAME(VECTORS), 1);
+    EACH gates[j] = 1.0f / (1.0f + gates[j]);
 }
 
 /* y = GELU(x). */
 static inline __attribute__((always_inline)) void NAME(gelu_of)(void *y, const void *x, int64_t n, const int dtype) {
-    for (int64_t i = 0; i < n; i += WIDTH) {
-        NAME(floats) v = NAME(read)(x, i, n, dtype);
-        NAME(write)(y, i, n, v * NAME(gate)(v, dtype), dtype);
+    for (int64_t i = 0; i < n; i += NAME(STEP)) {
+        NAME(floats) v[NAME(VECTORS)], gates[NAME(VECTORS)];
+        NAME(read_step)(v, x, i, n, dtype);
+        NAME(gate)(gates, v);
+        EACH NAME(write)(y, i + j * WIDTH, n, v[j] * gates[j], dtype);
     }
 }
 
@@ -72,10 +86,14 @@ static inline __attribute__((always_inline)) void NAME(gelu_of)(void *y, const v
  * gate is 6e-39. */
 static inline __attribute__((always_inline)) void NAME(gelu_gradient_of)(
     void *dx, const void *dy, const void *x, int64_t n, const int dtype) {
-    for (int64_t i = 0; i < n; i += WIDTH) {
-        NAME(floats) v = NAME(read)(x, i, n, dtype), gate = NAME(gate)(v, dtype);
-        NAME(floats) slope = 2.0f * 0.79788456f * (1.0f + 3.0f * 0.044715f * v * v);
-        NAME(write)(dx, i, n, NAME(read)(dy, i, n, dtype) * (gate + v * gate * (1.0f - gate) * slope), dtype);
+    for (int64_t i = 0; i < n; i += NAME(STEP)) {
+        NAME(floats) v[NAME(VECTORS)], gates[NAME(VECTORS)], slopes[NAME(VECTORS)];
+        NAME(read_step)(v, x, i, n, dtype);
+        NAME(gate)(gates, v);
+        EACH slopes[j] = v[j] * (2.0f * 0.79788456f * 3.0f * 0.044715f * v[j] * v[j] + 2.0f * 0.79788456f);
+        EACH slopes[j] = gates[j] + gates[j] * (1.0f - gates[j]) * slopes[j];
+        NAME(read_step)(v, dy, i, n, dtype);
+        EACH NAME(write)(dx, i + j * WIDTH, n, v[j] * slopes[j], dtype);
     }
 }
 
@@ -93,37 +111,33 @@ static inline float NAME(highest)(NAME(floats) v) {
 }
 
 /* The exponentials of `scale` times the first n of the `room` numbers x, minus their largest. `y` has room for n, rounded
- * up to LANES. */
+ * up to BLOCK. */
 static inline __attribute__((always_inline)) void NAME(exponentials)(
-    float *y, const void *x, int64_t n, int64_t room, float scale, float *largest, NAME(floats) *totals,
-    const int dtype) {
-    NAME(floats) maxima = NAME(broadcast)(-INFINITY);
-    for (int64_t i = 0; i < n; i += LANES)
-        for (int p = 0; p < PARTS; p++) {
-            int64_t from = i + p * WIDTH;
-            NAME(floats) scaled = NAME(limit)(NAME(read)(x, from, room, dtype) * scale, from, n, -INFINITY);
-            maxima = NAME(larger)(maxima, scaled);
-            NAME(store)(y + from, scaled);
-        }
+    float *y, const void *x, int64_t n, int64_t room, float scale, float *largest, float *total, const int dtype) {
+    NAME(floats) v[NAME(VECTORS)], maxima = NAME(broadcast)(-INFINITY), totals[PARTS] = {{0}};
+    for (int64_t i = 0; i < n; i += NAME(STEP)) {
+        NAME(read_step)(v, x, i, room, dtype);
+        EACH v[j] = NAME(limit)(v[j] * scale, i + j * WIDTH, n, -INFINITY);
+        EACH maxima = NAME(larger)(maxima, v[j]);
+        EACH NAME(store)(y + i + j * WIDTH, v[j]);
+    }
     *largest = NAME(highest)(maxima);
-    for (int p = 0; p < PARTS; p++) totals[p] = NAME(broadcast)(0);
-    for (int64_t i = 0; i < n; i += LANES)
-        for (int p = 0; p < PARTS; p++) {
-            NAME(floats) one = NAME(exponential_of)(NAME(load)(y + i + p * WIDTH) - *largest, dtype == FLOAT32);
-            totals[p] += one;
-            NAME(store)(y + i + p * WIDTH, one);
-        }
+    for (int64_t i = 0; i < n; i += NAME(STEP)) {
+        EACH v[j] = NAME(load)(y + i + j * WIDTH) - *largest;
+        NAME(exponentiate)(v, NAME(VECTORS), 1);
+        EACH totals[j % PARTS] += v[j];
+        EACH NAME(store)(y + i + j * WIDTH, v[j]);
+    }
+    *total = NAME(total)(totals);
 }
 
 /* The first n of the `room` numbers x become softmax(scale x), the others 0. */
 static void NAME(softmax)(uint16_t *x, int64_t n, int64_t room, float scale, float *buffer) {
-    float largest;
-    NAME(floats) totals[PARTS];
-    NAME(exponentials)(buffer, x, n, room, scale, &largest, totals, BFLOAT16);
-    float inverse = 1 / NAME(total)(totals);
+    float largest, total;
+    NAME(exponentials)(buffer, x, n, room, scale, &largest, &total, BFLOAT16);
     int64_t i = 0;
     for (; i < n; i += WIDTH)
-        NAME(write)(x, i, room, NAME(limit)(NAME(load)(buffer + i) * inverse, i, n, 0), BFLOAT16);
+        NAME(write)(x, i, room, NAME(limit)(NAME(load)(buffer + i) * (1 / total), i, n, 0), BFLOAT16);
     if (i < room) memset(x + i, 0, (room - i) * sizeof *x);
 }
 
@@ -158,20 +172,18 @@ static inline NAME(floats) NAME(normal)(NAME(floats) v) {
 static inline __attribute__((always_inline)) void NAME(cross_entropy_of)(
     void *logits, const void *teacher, int64_t target, int64_t n, float weight, float *loss, float *total, float *buffer,
     const int dtype) {
-    int64_t padded = (n + LANES - 1) / LANES * LANES;
-    float largest, largest_of_teacher, target_logit, share = 0;
-    float *soft = buffer + padded;
-    NAME(floats) totals[PARTS], products[PARTS] = {{0}};
-    NAME(exponentials)(buffer, logits, n, n, 1, &largest, totals, dtype);
-    *total = NAME(total)(totals);
+    float largest, largest_of_teacher, total_of_teacher, target_logit, share = 0;
+    float *soft = buffer + (n + BLOCK - 1) / BLOCK * BLOCK;
+    NAME(floats) products[PARTS] = {{0}};
+    NAME(exponentials)(buffer, logits, n, n, 1, &largest, total, dtype);
     target_logit = NAME(read)(logits, target, n, dtype)[0];
     *loss = largest - (1 - weight) * target_logit;
     if (teacher) {
-        NAME(exponentials)(soft, teacher, n, n, 1, &largest_of_teacher, totals, dtype);
+        NAME(exponentials)(soft, teacher, n, n, 1, &largest_of_teacher, &total_of_teacher, dtype);
         for (int64_t i = 0; i < n; i += LANES)
             for (int p = 0; p < PARTS; p++)
                 products[p] += NAME(load)(soft + i + p * WIDTH) * NAME(read)(logits, i + p * WIDTH, n, dtype);
-        share = weight / NAME(total)(totals);
+        share = weight / total_of_teacher;
         *loss -= share * NAME(total)(products);
     }
     buffer[target] -= (1 - weight) * *total;
@@ -211,6 +223,7 @@ static const Kernels NAME(kernels) = {
     NAME(orthogonalize),
 };
 
+#undef EACH
 #undef NAME
 #undef JOIN
 #undef JOIN_

@@ -231,9 +231,10 @@ def test_a_model_has_the_gradients_that_it_has_without_the_c_code(
     monkeypatch.setattr(operations, "fits", lambda x: used.append(x.shape))
     monkeypatch.setattr(compiled, "library", lambda: None)
     exact, plain = training_gradients(module, dtype)
-    # GELU and attention in every block; the dropout of attention weights is PyTorch's, in float32 with attention.
-    of_student = 2 if dropout and dtype == torch.float32 else 4
-    assert len(used) == of_student + (4 if with_teacher else 0)
+    # In every block GELU, attention without dropout, and in bfloat16 otherwise the attention weights.
+    weights = 2 if dtype == torch.bfloat16 else 0
+    of_student = (2 if dropout else 4) + weights
+    assert len(used) == of_student + (4 + weights if with_teacher else 0)
     tolerance = 2e-3 if dtype == torch.bfloat16 else 1e-6
     torch.testing.assert_close(found, exact, rtol=tolerance, atol=0)
     for one, other in zip(fast, plain, strict=True):
@@ -276,6 +277,20 @@ def test_attention_in_float32_fits_heads_of_a_multiple_of_16_and_up_to_1024_posi
     assert operations.attention_fits(numbers(1, 1024, 3 * 32, dtype=torch.float32), 2)
     assert not operations.attention_fits(numbers(1, 1025, 3 * 32, dtype=torch.float32), 2)
     assert not operations.attention_fits(numbers(1, 4, 3 * 32, dtype=torch.float32), 4)
+
+
+@pytest.mark.usefixtures("float32_in_c")
+def test_attention_in_bfloat16_is_computed_in_float32_over_up_to_128_positions() -> None:
+    assert operations.attention_fits(numbers(1, 128, 3 * 32), 2)
+    assert not operations.attention_fits(numbers(1, 129, 3 * 32), 2)
+    module, x = model().blocks[0].attention.eval().bfloat16(), numbers(2, 24, 96)
+    found, exact = module(x), module.double()(x.double())
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), exact, rtol=2**-6, atol=2e-3)
+
+
+def test_without_fused_products_attention_in_bfloat16_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "selected", lambda library: "plain")
     assert not operations.attention_fits(numbers(1, 4, 3 * 32), 2)
 
 
