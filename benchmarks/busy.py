@@ -13,7 +13,8 @@ between sessions, not between threads (autogroups, sched(7)). `--same-session` s
 Generation uses GPT-2 small's shape with random weights, one sequence, greedy: 128 tokens after a prompt of 16, and the
 first token after a prompt of 512. Training uses nanoGPT's CPU recipe and a model of 6 layers × 384, in float32.
 `minigpt-minutes` has a budget in minutes, as `minigpt train` has by default: it may use fewer threads beside other
-programs. `minigpt` has a budget in steps, which fixes the number of threads.
+programs. `minigpt-minutes-bf16` is the same in bfloat16, which `minigpt train` uses if it is faster, and which is
+measured on processors that multiply it faster. `minigpt` has a budget in steps, which fixes the number of threads.
 
 Each measurement records how many cores all other programs used. It is repeated if that was more than a quarter of a
 core, until `--attempts` are made. Figures of a machine that other programs use are no quiet figures.
@@ -62,7 +63,8 @@ GENERATION = {
     "float32": ("minigpt-float32", "transformers-float32", "ctranslate2-float32", "llama.cpp-F32"),
     "int8": ("minigpt-int8", "ctranslate2-int8", "llama.cpp-Q8_0"),
 }
-CASES = dict.fromkeys(TRAINING, ("minigpt-minutes", "minigpt", "nanogpt", "transformers")) | GENERATION
+BFLOAT16 = "minigpt-minutes-bf16"
+CASES = dict.fromkeys(TRAINING, ("minigpt-minutes", BFLOAT16, "minigpt", "nanogpt", "transformers")) | GENERATION
 SPEED, PROMPT_SPEED = "tokens_per_second", "prompt_tokens_per_second"
 TOLERANCE = 0.25  # cores that other programs may use during a measurement
 LIMIT = 180.0  # seconds for a worker
@@ -234,8 +236,8 @@ def picture(path: Path, results: list[dict[str, Any]], loads: Sequence[int]) -> 
         for engine in engines_of(results, question.case):
             middles = [median(by_round(results, question.case, engine, load, question.key).values()) for load in loads]
             color = styles[engine.partition("-")[0]]
-            fixed = engine == "minigpt"  # in training, with a budget in steps
-            axes.plot(range(len(loads)), middles, "o--" if fixed else "o-", color=color, label=engine, markersize=3)
+            line = {"minigpt": "o--", BFLOAT16: "o:"}.get(engine, "o-")
+            axes.plot(range(len(loads)), middles, line, color=color, label=engine, markersize=3)
         axes.set_xticks(range(len(loads)), [beside(load) for load in loads])
         axes.set_ylim(bottom=0)
         axes.set_title(question.title, fontsize=9)
@@ -302,9 +304,14 @@ def main() -> None:
     if given.worker:
         print(json.dumps(work(given.worker)))
         return
+    from minigpt.device import multiplies_bfloat16_faster
+
     here = machine(given.threads) | {"gpu": None}
     wanted = [engine for case in given.cases for engine in CASES[case] if engine in given.engines]
     given.engines = available_engines(dict.fromkeys(wanted), given.nanogpt)
+    if BFLOAT16 in given.engines and not multiplies_bfloat16_faster():
+        given.engines.remove(BFLOAT16)
+        print_progress(f"{BFLOAT16} is skipped: this processor multiplies bfloat16 no faster than float32")
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.models or Path(temporary)

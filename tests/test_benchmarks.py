@@ -488,7 +488,9 @@ def test_the_benchmark_measures_training_and_generation_at_every_load(
     save_checkpoint(tmp_path / "models" / "model", model, Tokenizer.named("gpt2"))
     monkeypatch.setattr(busy, "TRAINING", {"recipe": tiny(measuring)})
     monkeypatch.setattr(busy, "run_job", lambda _script, job, _threads, _limit: busy.work(job))
-    arguments = ["--cases", "recipe", "float32", "--engines", "minigpt", "minigpt-minutes", "minigpt-float32"]
+    monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: False)
+    engines = ["minigpt", "minigpt-minutes", "minigpt-minutes-bf16", "minigpt-float32"]
+    arguments = ["--cases", "recipe", "float32", "--engines", *engines]
     arguments += ["--loads", "0", "1", "--rounds", "1", "--seconds", "0.01", "--threads", str(torch.get_num_threads())]
     files = ["--models", str(tmp_path / "models"), "--json", str(tmp_path / "raw.json")]
     monkeypatch.setattr(sys, "argv", ["busy.py", *arguments, *files])

@@ -100,13 +100,12 @@ class ChatSession(InteractiveSession):
         self.system = system
         self.messages: list[Message] = []
         self._n_dropped = 0
-        self._has_answered = False
         self.commands |= {
             "retry": lambda _: self.retry(),
             "undo": lambda _: self.undo(),
             "new": lambda _: self.start_again(),
             "system": self.set_system,
-            "seed": self.set_seed,
+            "seed": lambda seed: self.set(f"seed {seed}"),
         }
 
     @property
@@ -158,11 +157,6 @@ class ChatSession(InteractiveSession):
         self.system = text or None
         note(f"the conversation begins with: {text}" if text else "the conversation begins without an instruction")
 
-    def set_seed(self, seed: str) -> None:
-        """Draws the next answer with this seed, and the answers after it with the seeds that follow."""
-        self.set(f"seed {seed}")
-        self._has_answered = False
-
     def _instruction(self) -> list[Message]:
         return [Message("system", self.system)] if self.system else []
 
@@ -212,10 +206,8 @@ class ChatSession(InteractiveSession):
         """
         from minigpt.generation.streaming import generate_pieces
 
-        before, config, has_answered = self.messages, self.config, self._has_answered
-        if has_answered:
-            self.next_seed()
-        self._has_answered = True
+        before, seed = self.messages, (self.config, self.seed_is_used)
+        self.next_seed()
         self.messages = messages
         answer, reader, ended, reason = "", ReplyReader(), False, None
         prompt, n_new = "", 0
@@ -242,7 +234,7 @@ class ChatSession(InteractiveSession):
             return
         except MinigptError:
             if not answer:
-                self.messages, self.config, self._has_answered = before, config, has_answered
+                self.messages, (self.config, self.seed_is_used) = before, seed
             raise
         write("")
         if not answer:

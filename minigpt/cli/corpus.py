@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.completion import complete_runs
-from minigpt.cli.models import open_model
+from minigpt.cli.models import open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig
+from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,20 +80,22 @@ def corpus(
     other = None
     if model is not None:
         checkpoint = open_model(model, checkpoints, device)
+        checkpoint.tokenizer.encode("a text")  # a model without a tokenizer is an error before the text is read
         other = (model, checkpoint.model, checkpoint.tokenizer)
     with _stage_progress(notes) as progress:
         progress("scanning", 0, 1)
         found = scan(texts, text_key=reading.text_key, encoding=reading.encoding, encoding_errors="replace")
         for each in found.notes:
             note(each)
-        report = build_report(
-            found,
-            encoding_errors=reading.encoding_errors,
-            validation_fraction=reading.validation_fraction,
-            tokenizers=_tokenizers(found.text_bytes),
-            model=other,
-            progress=progress,
-        )
+        with out_of_memory_as(ConfigError("out of memory; close other programs, or omit --model")):
+            report = build_report(
+                found,
+                encoding_errors=reading.encoding_errors,
+                validation_fraction=reading.validation_fraction,
+                tokenizers=_tokenizers(found.text_bytes),
+                model=other,
+                progress=progress,
+            )
     if as_json:
         write(json.dumps(_record(report)))
         return

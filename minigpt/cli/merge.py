@@ -37,7 +37,9 @@ def merge(
     from minigpt.importers.open_model import find_model
 
     path = None if base is None else find_model(base, checkpoints)
-    merged = merge_adapter(model, into=name, base=path, checkpoints=checkpoints)
+    merged, notes = merge_adapter(model, into=name, base=path, checkpoints=checkpoints)
+    for each in notes:
+        note(f"note: {each}")
     note(f"saved in {merged.directory}: {merged.model.config.n_parameters:,} parameters")
     note("try it with:")
     name = merged.directory.name

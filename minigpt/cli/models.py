@@ -84,16 +84,18 @@ def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, comp
     Raises: ConfigError if the engine supports no int8, cannot be compiled, or needs more memory than is free.
     """
     from minigpt.device import avoid_cudnn_attention
+    from minigpt.generation.engines.native import NativeEngine
     from minigpt.generation.engines.resolve import missing_compiled_code, resolve_engine
     from minigpt.native.compiled import uses_one_core
 
     if slow := missing_compiled_code(model):
         note(slow)
-    elif (reason := uses_one_core()) and model.token_embedding.weight.device.type == "cpu":
-        note(f"compiled code generates the text on one core, because its compiler has no OpenMP ({reason})")
     avoid_cudnn_attention()
     with _out_of_memory_while_loading("the model"):
-        return resolve_engine(model, quantize, compiled=compiled)
+        engine = resolve_engine(model, quantize, compiled=compiled)
+    if isinstance(engine, NativeEngine) and (reason := uses_one_core()):
+        note(f"compiled code generates the text on one core, because its compiler has no OpenMP ({reason})")
+    return engine
 
 
 def _out_of_memory_while_loading(model: str) -> AbstractContextManager[None]:

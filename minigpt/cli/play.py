@@ -127,9 +127,8 @@ class Session(InteractiveSession):
         """
         from minigpt.generation.streaming import generate_pieces
 
-        before, config = self.turns, self.config
-        if before:
-            self.next_seed()
+        before, seed = self.turns, (self.config, self.seed_is_used)
+        self.next_seed()
         self.turns = turns
         typed, written = turns[-1]
         try:
@@ -147,7 +146,7 @@ class Session(InteractiveSession):
             return
         except MinigptError:
             if not written:
-                self.turns, self.config = before, config
+                self.turns, (self.config, self.seed_is_used) = before, seed
             raise
         write("")
         self._say_longer()

@@ -148,7 +148,7 @@ def _load(
     from minigpt.device import avoid_cudnn_attention, free_memory
     from minigpt.generation.batching.batch import Batch
     from minigpt.generation.capacity import slot_bytes
-    from minigpt.generation.engines.resolve import resolve_slots
+    from minigpt.generation.engines.resolve import missing_compiled_code, resolve_slots
     from minigpt.native import compiled
     from minigpt.server.served_model import ServedModel
 
@@ -162,7 +162,7 @@ def _load(
             f"max_batch ({config.max_batch}) texts of {name} need {config.max_batch * each / 1e9:.1f} GB for keys and "
             f"values, but may take only {_SHARE_OF_MEMORY:.0%} of the {free / 1e9:.1f} GB that are free; {remedy}"
         )
-    if compiled.why_unavailable() and target.type == "cpu":
+    if missing_compiled_code(model):
         note(f"PyTorch generates one text after another: {compiled.why_unavailable()}")
     avoid_cudnn_attention()
     engine = resolve_slots(model, config.max_batch, quantize)

@@ -37,6 +37,7 @@ class InteractiveSession:
 
     def __init__(self, engine: "Engine", tokenizer: "Tokenizer", config: SamplingConfig) -> None:
         self.engine, self.tokenizer, self.config = engine, tokenizer, config
+        self.seed_is_used = False  # by a turn
         self.saved: dict[Path, str] = {}  # files with this text, and the SHA-256 of what was written to each
         self.commands: dict[str, Callable[[str], None]] = {
             "set": self.set,
@@ -74,9 +75,10 @@ class InteractiveSession:
                 note(f"{error}")
 
     def next_seed(self) -> None:
-        """Advances a given seed, so that no two turns draw the same numbers."""
-        if self.config.seed is not None:
+        """Advances a given seed that a turn has used, so that no two turns draw the same numbers."""
+        if self.seed_is_used and self.config.seed is not None:
             self.config = self.config.replace(seed=self.config.seed + 1)
+        self.seed_is_used = True
 
     def set(self, argument: str) -> None:
         """Changes a setting, given as `name value`, or prints them all."""
@@ -91,6 +93,8 @@ class InteractiveSession:
         if name not in SESSION_SETTINGS:
             raise ConfigError(f"{name!r} is not a setting that can be changed here; /set lists them")
         self.config = self.config.replace(**{name: _parsed(name, value.strip())})
+        if name == "seed":
+            self.seed_is_used = False
         note(f"{name.replace('_', '-')} {_formatted(getattr(self.config, name))}")
 
     def save(self, file: str) -> None:

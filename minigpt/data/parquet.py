@@ -46,7 +46,7 @@ def column_bytes(path: Path, name: str, key: str) -> list[int]:
     """
     with _opened(path, name) as file:
         column = _text_column(file, name, key)
-        return [_chunk(file, group, column).total_compressed_size for group in range(file.num_row_groups)]
+        return [_sizes(file, group, column)[0] for group in range(file.num_row_groups)]
 
 
 @contextmanager
@@ -105,20 +105,22 @@ def _is_text(kind: Any) -> bool:
     )
 
 
-def _chunk(file: "ParquetFile", group: int, column: str) -> Any:
-    """The metadata of a column in a row group; of a list, of its first leaf."""
+def _sizes(file: "ParquetFile", group: int, column: str) -> tuple[int, int]:
+    """The bytes of a column in a row group, compressed and not; of a list, those of all its leaves."""
     metadata = file.metadata.row_group(group)
-    chunks = {chunk.path_in_schema: chunk for chunk in map(metadata.column, range(metadata.num_columns))}
-    return chunks.get(column) or next(chunk for path, chunk in chunks.items() if path.startswith(f"{column}."))
+    by_path = {chunk.path_in_schema: chunk for chunk in map(metadata.column, range(metadata.num_columns))}
+    leaves = [chunk for path, chunk in by_path.items() if path.startswith(f"{column}.")]
+    chunks = [by_path[column]] if column in by_path else leaves  # the name of another column may begin like this one
+    compressed = sum(chunk.total_compressed_size for chunk in chunks)
+    return compressed, sum(chunk.total_uncompressed_size for chunk in chunks)
 
 
 def _check_size(file: "ParquetFile", group: int, column: str, name: str) -> None:
     """Raises DataError for a row group that would take much more memory than the file has bytes."""
-    chunk = _chunk(file, group, column)
-    size = chunk.total_uncompressed_size
-    if size > _LARGE and size > _MAX_RATIO * chunk.total_compressed_size:
+    compressed, size = _sizes(file, group, column)
+    if size > _LARGE and size > _MAX_RATIO * compressed:
         raise DataError(
-            f"{name}: row group {group + 1} would have {size:,} bytes for {chunk.total_compressed_size:,} in the file; "
+            f"{name}: row group {group + 1} would have {size:,} bytes for {compressed:,} in the file; "
             "write it again with smaller row groups"
         )
 

@@ -54,8 +54,9 @@ def draw_map(inspection: Inspection, labels: Sequence[str], path: Path, *, layer
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing")  # characters missing in the font become boxes
-            marks = {"Creator": MARK} if path.suffix.lower() in _MARKED else None
-            figure.savefig(picture, dpi=120, format=path.suffix[1:].lower() or None, metadata=marks)
+            form = path.suffix[1:].lower() or "png"
+            marks = {"Creator": MARK} if f".{form}" in _MARKED else None
+            figure.savefig(picture, dpi=120, format=form, metadata=marks)
     except ValueError as error:  # an unknown file extension
         raise ConfigError(f"{path} cannot be written ({error}); give a file name such as map.png") from error
     replace_file(path, picture.getvalue())

@@ -16,6 +16,7 @@ from minigpt.planning.expectation import ExpectedRange
 from minigpt.planning.plan import FINE_TUNED
 from minigpt.planning.planned_settings import PlannedSettings
 from minigpt.storage.checkpoint import Checkpoint
+from minigpt.training.budget import planned_steps
 from minigpt.training.fine_tuning import trained_parameters
 from minigpt.units import count, duration, size
 
@@ -62,7 +63,8 @@ class Plan:
     @property
     def steps(self) -> int:
         """The number of optimizer steps that the run takes if it does not stop early and this machine does no more."""
-        return round(self.settings.steps)
+        steps = planned_steps(self.training, self.corpus.n_train_tokens)
+        return round(self.settings.steps) if steps is None else steps
 
     @property
     def tokens_per_second(self) -> float:

@@ -26,7 +26,8 @@ from minigpt.planning.planned_settings import PlannedSettings
 from minigpt.planning.throughput import StepTimer
 from minigpt.run_options import RunOptions
 from minigpt.storage.adapter import is_adapter
-from minigpt.storage.checkpoint import Checkpoint, free_name
+from minigpt.storage.checkpoint import TRAINING, Checkpoint, free_name
+from minigpt.storage.files import exists
 from minigpt.threads import TOLERANCE, OtherPrograms
 from minigpt.training.events import Notice
 
@@ -63,6 +64,8 @@ def plan_run(
     dtypes: tuple[str, ...] = ()
     if target.type == "cpu":
         memory //= local_processes
+        if base and local_processes == 1 and options.training.base_dtype == "float32":
+            memory += 4 * base.model.config.n_parameters  # its weights are there already, and the run uses them
         dtypes = ("float32", "bfloat16") if device.multiplies_bfloat16_faster() else ("float32",)
     elif dtype != torch.float16:  # recorded by name, so that the run keeps it; not float16, which a CPU lacks
         options = options.with_training(dtype=str(dtype).removeprefix("torch."))
@@ -88,9 +91,10 @@ def plan_run(
         settings = settings.with_overheads(
             Overheads.measured(
                 settings.model, settings.training, corpus, target.type, settings.seconds_per_step,
-                planning=time.perf_counter() - began,
+                planning=time.perf_counter() - began, base=base.model if base else None,
             )
         )  # fmt: skip
+        _check_time_to_train(settings, time.perf_counter() - began)
     yield Activity("")
     directory = checkpoints / free_name(request.run_name, checkpoints)
     planned = Plan(
@@ -142,10 +146,9 @@ def _notes(
     if target.type == "cpu" and others > TOLERANCE:
         yield f"this machine is doing other things: other programs used {others:.1f} cores while the speed was measured"
     if directory.name != request.run_name:
-        yield (
-            f"{request.checkpoints / request.run_name} already exists, so this run is {directory.name}; to continue "
-            f"the existing run: --resume --name {request.run_name}"
-        )
+        taken = request.checkpoints / request.run_name
+        existing = f"; to continue the existing run: --resume --name {taken.name}" if exists(taken / TRAINING) else ""
+        yield f"{taken} already exists, so this run is {directory.name}{existing}"
 
 
 def _open_base(options: RunOptions, checkpoints: Path) -> Generator[Event, None, Checkpoint | None]:
@@ -198,3 +201,14 @@ def _check_minutes(settings: PlannedSettings, measuring: float) -> None:
             f"minutes ({minutes:g}) are over before the first step{whose}: measuring this machine took "
             f"{measuring:.1f} s, and a step takes {step:.2g} s; give at least {2 * needed / 60:.2g}, or --steps"
         )
+
+
+def _check_time_to_train(settings: PlannedSettings, measuring: float) -> None:
+    """Raises ConfigError if evaluating and saving leave no time of a budget in minutes for training."""
+    teacher = settings.teacher
+    if settings.training_seconds and (teacher is None or teacher.training_seconds):
+        return
+    raise ConfigError(
+        f"minutes ({settings.training.minutes:g}) leave no time for training: measuring this machine took "
+        f"{measuring:.1f} s, and evaluating and saving take the rest; give more, or --steps"
+    )

@@ -147,6 +147,7 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
                 f"this one by --allow-change, or start a new run on it with --from {directory.name}"
             )
         changes.append(Change(step=0, option=TEXT, before=before[:8], after=after[:8]))
+    same = not changes and all(getattr(config, name) == getattr(begun.training, name) for name in LENGTH)
     budget = Budget(config, planned_steps(config, corpus.n_train_tokens))
     state = resume_point(run, budget)
     step = state.step if state else 0
@@ -173,6 +174,7 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
         corpus=corpus_record(corpus),
         chat_template=corpus.tokenizer.chat_template,
         changes=(*record.changes, *changes),
+        expected=record.expected if same else None,
         result=None,
     )
     if model.config.dropout != shape.dropout:

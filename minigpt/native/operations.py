@@ -17,7 +17,7 @@ _BLOCK = 64  # as in training.c
 _PARALLEL = 2**15  # numbers from which several threads are faster than one
 _DTYPES = {torch.bfloat16: 0, torch.float32: 1}  # as in training.c
 _ATTENTION_POSITIONS = 1024  # the gradient needs 8 bytes per pair of positions and thread
-_BFLOAT16_ATTENTION_POSITIONS = 128  # over 256, PyTorch's products in bfloat16 are faster on Intel's processors
+_BFLOAT16_ATTENTION_POSITIONS = 128  # for 256, PyTorch's products in bfloat16 are faster on Intel's processors
 _ORTHOGONALIZED_ROWS = 1024  # of the shorter side; a thread needs 20 bytes per pair of them, and more
 
 

@@ -28,7 +28,7 @@
 #define THREADS 1
 #endif
 
-enum { LANES = 16 }; /* sums have 16 lanes on every instruction set, so that they add in the same order */
+enum { LANES = 16 }; /* decode.c's sums have 16 lanes on every instruction set, so that they add in the same order */
 enum { MOST_VECTORS = 4 }; /* that `exponentiate` computes together */
 
 typedef float f32x4 __attribute__((vector_size(16)));

@@ -83,15 +83,15 @@ static inline __attribute__((always_inline)) void NAME(gelu_of)(void *y, const v
 }
 
 /* dx = dy GELU'(x), with GELU' = g + x g (1 - g) 2u' and the gate g. Below about -1e12 it is not 0, because the smallest
- * gate is 6e-39. */
+ * gate is 6e-39. The squares of x are multiplied last: above about 1e13, x g (1 - g) is 0. */
 static inline __attribute__((always_inline)) void NAME(gelu_gradient_of)(
     void *dx, const void *dy, const void *x, int64_t n, const int dtype) {
     for (int64_t i = 0; i < n; i += NAME(STEP)) {
         NAME(floats) v[NAME(VECTORS)], gates[NAME(VECTORS)], slopes[NAME(VECTORS)];
         NAME(read_step)(v, x, i, n, dtype);
         NAME(gate)(gates, v);
-        EACH slopes[j] = v[j] * (2.0f * 0.79788456f * 3.0f * 0.044715f * v[j] * v[j] + 2.0f * 0.79788456f);
-        EACH slopes[j] = gates[j] + gates[j] * (1.0f - gates[j]) * slopes[j];
+        EACH slopes[j] = 2.0f * 0.79788456f * 3.0f * 0.044715f * v[j] * v[j] + 2.0f * 0.79788456f;
+        EACH slopes[j] = gates[j] + v[j] * gates[j] * (1.0f - gates[j]) * slopes[j];
         NAME(read_step)(v, dy, i, n, dtype);
         EACH NAME(write)(dx, i + j * WIDTH, n, v[j] * slopes[j], dtype);
     }

@@ -17,26 +17,40 @@ class TooLargeError(ConfigError):
 
 
 def fit_memory(
-    model: GPTConfig, config: TrainConfig, free_memory: int, device_type: str, processes: int, notes: list[str]
+    model: GPTConfig,
+    config: TrainConfig,
+    free_memory: int,
+    device_type: str,
+    processes: int,
+    notes: list[str],
+    *,
+    fine_tuning: bool = False,
 ) -> tuple[TrainConfig, int]:
     """The settings that fit into `free_memory` bytes per process, and the bytes that they need.
 
     Unless the user chose otherwise, the weights are first sharded over several processes, then the micro-batch is
     halved, then activations are recomputed in the backward pass. `notes` gets a sentence on each of the last two.
     Raises: TooLargeError if that is not enough; it names the options that help, or if weights and optimizer alone do
-    not fit, the largest preset that does.
+    not fit, the largest preset that does, unless a model that exists is fine-tuned.
     """
     on_cpu, context = device_type == "cpu", config.context_length or model.n_positions
     own = -(-config.sequences_per_step // processes)  # sequences per process and step
     micro_batch = min(config.micro_batch_size or own, own)
     shards = processes if config.sharding == "on" else 1
 
-    def needs(sequences: int, recompute: bool, model: GPTConfig = model, context: int = context) -> int:
-        activations = activation_bytes(model, context, sequences, recompute=recompute, on_cpu=on_cpu, training=config)
+    def needs(
+        sequences: int,
+        recompute: bool,
+        model: GPTConfig = model,
+        context: int = context,
+        other: TrainConfig | None = None,
+    ) -> int:
+        training = other or config
+        activations = activation_bytes(model, context, sequences, recompute=recompute, on_cpu=on_cpu, training=training)
         # From the second step on, accumulated gradients exist next to the buffers of the all-reduce.
-        buffers = 4 * trained_parameters(model, config) if processes > 1 and shards == 1 and sequences < own else 0
-        teacher = teacher_bytes(model, context, sequences) if config.distill == "on" else 0
-        state = state_bytes(model, config.optimizer, shards, config) + model.mask_bytes
+        buffers = 4 * trained_parameters(model, training) if processes > 1 and shards == 1 and sequences < own else 0
+        teacher = teacher_bytes(model, context, sequences) if training.distill == "on" else 0
+        state = state_bytes(model, training.optimizer, shards, training) + model.mask_bytes
         return state + buffers + activations + teacher
 
     may_shard = processes > 1 and config.sharding == "auto" and not config.unsharded_for
@@ -57,8 +71,14 @@ def fit_memory(
                 "--checkpoint-activations on": needs(micro_batch, recompute=True) <= free_memory,
                 "a shorter --context-length": _MARGIN * needs(1, True, shortest, 1) <= free_memory,
             }
+            if config.lora and config.base_dtype != "int8":
+                compressed = config.replace(base_dtype="int8")
+                enough["--base-dtype int8"] = needs(1, True, other=compressed) <= free_memory
+            if config.distill == "on":
+                enough["--distill off"] = needs(1, True, other=config.replace(distill="off")) <= free_memory
             options = " or ".join(option for option, is_enough in enough.items() if is_enough)
-            advice = f"give {options}" if options else _smaller_model(config.optimizer, shards, free_memory)
+            smaller = "fine-tune a smaller model" if fine_tuning else _smaller_model(config, shards, free_memory)
+            advice = f"give {options}" if options else smaller
             each = " on each device" if shards > 1 else ""
             raise TooLargeError(
                 f"training {model.n_parameters:,} parameters on micro-batches of {micro_batch} x {context} tokens "
@@ -74,10 +94,12 @@ def fit_memory(
     return config, needed
 
 
-def _smaller_model(optimizer: str, shards: int, free: int) -> str:
+def _smaller_model(config: TrainConfig, shards: int, free: int) -> str:
     """What to do if the weights and the optimizer alone do not fit into memory."""
-    fitting = [name for name, shape in PRESETS.items() if state_bytes(shape, optimizer, shards) * _MARGIN < free]
+    fitting = [name for name, shape in PRESETS.items() if state_bytes(shape, config.optimizer, shards) * _MARGIN < free]
     largest = max(fitting, key=lambda name: PRESETS[name].n_parameters, default=None)
     preset = f"the largest preset that fits is {largest}" if largest else "no preset fits"
+    if config.unsharded_for:
+        return preset
     several = f"more devices than {shards}" if shards > 1 else "several devices"
     return f"{preset}, or shard the weights over {several} with --devices N --sharding on"

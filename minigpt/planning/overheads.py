@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
+from minigpt.model.gpt import GPT
 from minigpt.planning.throughput import evaluation_seconds
 from minigpt.training.budget import EVALUATIONS, MIN_TRAINING, SAMPLES
 from minigpt.training.evaluation import MAX_FINAL_FRACTION
@@ -35,16 +36,24 @@ class Overheads:
 
     @classmethod
     def measured(
-        cls, model: GPTConfig, config: TrainConfig, corpus: Corpus, device_type: str, step: float, planning: float
+        cls,
+        model: GPTConfig,
+        config: TrainConfig,
+        corpus: Corpus,
+        device_type: str,
+        step: float,
+        planning: float,
+        base: GPT | None = None,
     ) -> "Overheads":
         """The overheads of a run whose steps take `step` seconds and whose planning took `planning` seconds.
 
-        On a CPU, evaluating is measured; elsewhere it is estimated as a third of the time of training.
+        On a CPU, evaluating is measured, with the `base` if one is fine-tuned; elsewhere it is estimated as a third of
+        the time of training.
         """
         tokens_per_step = config.sequences_per_step * (config.context_length or model.n_positions)
         per_token = step / tokens_per_step / 3
         if device_type == "cpu":
-            per_token = evaluation_seconds(model, config, corpus, step)
+            per_token = evaluation_seconds(model, config, corpus, step, base)
         held_out = len(corpus.validation)
         most = (
             max(config.eval_tokens, int(MAX_FINAL_FRACTION * 60 * (config.minutes or 0) / per_token))

@@ -123,7 +123,9 @@ def plan_settings(
         )
     distills = config.distill == "on"
     try:
-        config, memory = fit_memory(model, config, free_memory, device_type, processes, notes)
+        config, memory = fit_memory(
+            model, config, free_memory, device_type, processes, notes, fine_tuning=base is not None
+        )
     except TooLargeError as error:
         adapter = _smaller_adapter(error, free_memory, config, options, plan_with, fine_tuning=base is not None)
         if adapter is None:
@@ -170,6 +172,9 @@ def plan_settings(
     if base is not None:
         return replace(planned, training=config)
     model, config = against_overfitting(model, config, options, stats, seen)
+    if model.dropout != planned.model.dropout:  # dropout keeps more activations in memory
+        with_dropout = replace(options, dropout=model.dropout, given=options.given | {"dropout"})
+        return replace(plan_with(with_dropout), is_usual=planned.is_usual)
     return replace(planned, model=model, training=config)
 
 

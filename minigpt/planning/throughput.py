@@ -202,11 +202,13 @@ def _free_first_model() -> None:
     gc.collect()
 
 
-def evaluation_seconds(model: GPTConfig, config: TrainConfig, corpus: Corpus, step: float) -> float:
+def evaluation_seconds(
+    model: GPTConfig, config: TrainConfig, corpus: Corpus, step: float, base: GPT | None = None
+) -> float:
     """Seconds in which a CPU evaluates a validation token in float32, if a training step takes `step` seconds.
 
-    Measured on as many tokens as take about a fifth of a second, without the first window; 0 without validation text.
-    torch's random state stays as it was.
+    Measured with `base`, which is to be fine-tuned, else with a new model, on as many tokens as take about a fifth of a
+    second, without the first window; 0 without validation text. torch's random state stays as it was.
     """
     context = config.context_length or model.n_positions
     per_token = step / (config.sequences_per_step * context)
@@ -214,10 +216,10 @@ def evaluation_seconds(model: GPTConfig, config: TrainConfig, corpus: Corpus, st
     if tokens < 2:
         return 0.0
     with torch.random.fork_rng(devices=[]):
-        untrained = GPT(model)
-    evaluate(untrained, corpus.validation, context=context, max_tokens=context)  # warms up
+        measured_model = base or GPT(model)
+    evaluate(measured_model, corpus.validation, context=context, max_tokens=context)  # warms up
     began = time.perf_counter()
-    measured = evaluate(untrained, corpus.validation, context=context, max_tokens=tokens)
+    measured = evaluate(measured_model, corpus.validation, context=context, max_tokens=tokens)
     return (time.perf_counter() - began) / measured.tokens
 
 

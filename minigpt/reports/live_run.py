@@ -142,7 +142,9 @@ class LiveRun:
             data |= teacher_parts(self._teacher, data["tables"])
         if added.evaluations or restarted or not self._parts:
             data["passage"] = passage_data(self._evaluations, self._tokenizer)
-            data["whyNoPassage"] = "the first evaluation has not ended"
+            corpus = self._run.record.corpus
+            waits = corpus is None or corpus.validation_bytes != 0
+            data["whyNoPassage"] = "the first evaluation has not ended" if waits else "no text is held out"
         self._set(data)
 
     def _set(self, data: Mapping[str, Any]) -> None:

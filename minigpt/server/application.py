@@ -52,7 +52,7 @@ class Endpoints:
         body = await read_body(request, COMPLETION)
         model = self.models.get(body.get("model"))
         completion = await asyncio.to_thread(lambda: Completion(completion_options(body, model, self.config)))
-        self.hub.check_accepts()
+        self.hub.check_accepts(completion.n_rows)
         finish = self._finish(request, completion, body.get("prompt"))
         if completion.options.stream:
             return answer_in_pieces(stream(completion, self.hub), self.config.timeout, finish)
@@ -63,7 +63,7 @@ class Endpoints:
         body = await read_body(request, CHAT_COMPLETION)
         model = self.models.get(body.get("model"))
         completion = await asyncio.to_thread(lambda: Completion(chat_options(body, model, self.config)))
-        self.hub.check_accepts()
+        self.hub.check_accepts(completion.n_rows)
         finish = self._finish(request, completion, body["messages"])
         if completion.options.stream:
             return answer_in_pieces(chat_pieces(stream(completion, self.hub), model), self.config.timeout, finish)

@@ -110,6 +110,9 @@ def generation_options(
     if given.get("stream_options") and not given.get("stream"):
         raise invalid("stream_options needs stream", "stream_options")
     _check_amount(prompts, best_of, max_tokens, config, echo=bool(given.get("echo")))
+    least = given.get("min_new_tokens", 0)
+    if least > max(1, max_tokens):
+        raise invalid(f"min_new_tokens ({least}) must be at most max_tokens ({max_tokens})", "min_new_tokens")
     sampling = _sampling(given, model, samples=best_of, max_new_tokens=max(1, max_tokens))
     if "context" not in given or (given.get("echo") and "logprobs" in given):
         _check_context(prompts, max_tokens, model)

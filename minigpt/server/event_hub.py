@@ -60,7 +60,7 @@ class EventHub:
 
         Raises: ApiError if the queue is full or the server is shutting down; events raise it for a failed request.
         """
-        self.check_accepts()
+        self.check_accepts(sum(request.n_rows for request in requests))
         queue: Queue = asyncio.Queue()
         for request in requests:
             self._queues[request] = queue
@@ -74,11 +74,11 @@ class EventHub:
                 if self._queues.pop(request, None) is not None:
                     self._worker.cancel(request)
 
-    def check_accepts(self) -> None:
-        """Raises: ApiError if the queue is full or the server is shutting down."""
+    def check_accepts(self, n_rows: int) -> None:
+        """Raises: ApiError if the queue has no room for so many texts more, or the server is shutting down."""
         if self.is_stopping:
             raise shutting_down()
-        if self.n_rows < self.config.max_batch + self.config.max_queue:
+        if self.n_rows + n_rows <= self.config.max_batch + self.config.max_queue:
             return
         turns = self.n_rows / self.config.max_batch
         seconds = min(60, max(1, math.ceil(self.metrics.seconds.mean * turns)))

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from minigpt.server.answering import json_response
 from minigpt.server.api_error import ApiError
-from minigpt.server.serve_config import ServeConfig
+from minigpt.server.serve_config import ServeConfig, host_name
 
 WITHOUT_KEY = frozenset({"/", "/health", "/openapi.json"})  # paths that tell nothing about models or texts
 _EVERY_ADDRESS = {"0.0.0.0", "::"}
@@ -27,7 +27,7 @@ class Guards:
 
     def __init__(self, app: ASGIApp, config: ServeConfig) -> None:
         self.app, self.config = app, config
-        self._hosts = {"localhost", "127.0.0.1", "::1", *map(str.lower, (config.host, *config.allowed_hosts))}
+        self._hosts = {"localhost", "127.0.0.1", "::1", config.host.lower(), *map(host_name, config.allowed_hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -44,10 +44,11 @@ class Guards:
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if not self._is_known(_host_name(host)):
+        name = host_name(host)
+        if not self._is_known(name):
             raise ApiError(
                 403, f"the Host header ({host[:80]!a}) names no host of this server; start it with --allowed-hosts "
-                "to add one", code="unknown_host",
+                f"{name[:80]!a} to add it", code="unknown_host",
             )  # fmt: skip
         origin = headers.get("origin")
         if origin and not {origin, "*"} & set(self.config.cors) and urlsplit_netloc(origin) != host:
@@ -74,13 +75,6 @@ class Guards:
                 401, "a valid key is missing: send the header Authorization: Bearer KEY", code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )  # fmt: skip
-
-
-def _host_name(host: str) -> str:
-    """The name in a Host header, without the port and in lower case."""
-    if host.startswith("["):  # an IPv6 address
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower().rstrip(".")
 
 
 def _is_address(name: str) -> bool:

@@ -54,6 +54,9 @@ class ServeConfig(Settings):
             raise ConfigError("api_key must consist of printable ASCII characters, because it is sent in a header")
         if self.api_key != self.api_key.strip():
             raise ConfigError("api_key must not begin or end with a space, because no client can send such a key")
+        for host in self.allowed_hosts:
+            if not host_name(host) or "/" in host:
+                raise ConfigError(f"allowed_hosts ({host!r}) must be a host name alone, such as my-server.lan")
         for origin in self.cors:
             if origin != "*":
                 _check_origin(origin)
@@ -65,6 +68,15 @@ class ServeConfig(Settings):
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host.lower() == "localhost"
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header, without the port and in lower case."""
+    if host.startswith("["):  # an IPv6 address
+        return host[1:].partition("]")[0].lower()
+    if host.count(":") > 1:  # an IPv6 address without its brackets, which only an option has
+        return host.lower()
+    return host.partition(":")[0].lower().rstrip(".")
 
 
 def _check_origin(origin: str) -> None:

@@ -187,10 +187,13 @@ class TrainStep:
                 "backward pass from now on, which takes about a third longer and gives the same gradient"
             )
         else:
+            remedies = ["a smaller --micro-batch-size (the batch size stays the same)"] if size > 1 else []
+            remedies.append("a shorter --context-length")
+            if not self.recomputes_activations:
+                remedies.append("--checkpoint-activations on")
             raise TrainingError(
-                f"out of memory on {self.device} with a micro-batch of {size} x {self.context} tokens; give a smaller "
-                "--micro-batch-size (the batch size stays the same), a shorter --context-length, "
-                "--checkpoint-activations on, or a smaller model"
+                f"out of memory on {self.device} with a micro-batch of {size} x {self.context} tokens; give "
+                f"{', '.join(remedies)}{',' if len(remedies) > 1 else ''} or a smaller model"
             ) from cause
 
     def _accumulate(self, step: int) -> tuple[Tensor, Tensor | None]:

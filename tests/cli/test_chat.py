@@ -131,6 +131,7 @@ def test_the_same_seed_gives_the_same_answers(capsys: pytest.CaptureFixture[str]
 
     assert answers("one", "two") == answers("one", "two")
     assert answers("one", "/seed 7", "/retry") == answers("one", "/seed 7", "/retry", seed=6)
+    assert answers("one", "/set seed 7", "/retry") == answers("one", "/seed 7", "/retry")
     assert "seed 7" in capsys.readouterr().err
 
 

@@ -255,6 +255,17 @@ def test_a_missing_compiler_is_reported_in_one_line(run: Any, monkeypatch: pytes
     assert sum("there is no compiler" in line for line in notes) == 1
     assert notes[0] == "PyTorch generates the text, several times slower than compiled code: there is no compiler"
     assert "cpu, float32, PyTorch" in notes[1]
+    other = run("generate", "abc", "--dtype", "bfloat16", *SHORT).stderr  # which PyTorch generates in any case
+    assert "there is no compiler" not in other
+
+
+def test_one_core_is_said_of_the_models_that_compiled_code_runs(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if compiled.library() is None:
+        pytest.skip("minigpt was installed without a C compiler")
+    save_model("one")
+    monkeypatch.setattr(compiled, "uses_one_core", lambda: "no omp.h")
+    assert "on one core, because its compiler has no OpenMP (no omp.h)" in run("generate", "abc", *SHORT).stderr
+    assert "no omp.h" not in run("generate", "abc", "--dtype", "bfloat16", *SHORT).stderr
 
 
 def test_an_instruction_set_that_the_processor_lacks_is_reported_in_one_line(

@@ -131,6 +131,8 @@ def test_an_existing_file_is_replaced_if_it_is_an_output_of_the_same_option_or_w
     assert (here / "out.png").read_bytes() == b"my picture"
     assert run(*INSPECT, "fox", option, "out.png", *heads, "--force").exit_code == 0
     assert run(*INSPECT, "fox", option, "out.png", *heads).exit_code == 0
+    for _ in range(2):  # a name without a suffix is that of a PNG
+        assert run(*INSPECT, "fox", "--png", "map", *heads).exit_code == 0
     other = "--png" if option == "--html" else "--html"
     assert run(*INSPECT, "fox", other, "out.png", *heads).exit_code == 1
 

@@ -317,3 +317,13 @@ def test_play_reads_from_standard_input(run: Any) -> None:
     assert "parameters" in result.stderr
     assert "max-new-tokens 4" in result.stderr
     assert "/help lists the commands, /quit quits." in result.stderr
+
+
+def test_a_seed_is_that_of_the_next_turn_and_no_two_turns_have_the_same() -> None:
+    def written(*inputs: str) -> list[str]:
+        session = new_session()
+        session.run(iter(inputs))
+        return [text for _, text in session.turns]
+
+    assert written("Once", "/set seed 7", "/retry") == written("/set seed 7", "Once")
+    assert written("Once", "/new", "Once") == written("/set seed 2", "Once")  # the first turn had the seed 1

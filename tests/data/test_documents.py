@@ -157,6 +157,8 @@ def test_a_folder_and_a_glob_of_documents_are_read_with_the_text_beside_them(tmp
     [
         ("<p>Café".encode("utf-16"), None),
         (b'<meta charset="iso-8859-1"><p>Caf\xe9', "Café"),
+        (b'<meta charset="iso-8859-1"><p>It\x92s', "It’s"),  # which browsers read as windows-1252
+        ('<meta charset="gb2312"><p>镕'.encode("gbk"), "镕"),
         ("<?xml version='1.0' encoding='windows-1251'?><p>Привет".encode("cp1251"), "Привет"),
         (b"<p>A na\xefve caf\xe9", None),
         (b"", ""),
@@ -173,6 +175,12 @@ def test_a_page_has_the_encoding_that_it_declares(tmp_path: Path, content: bytes
         read_document(path, "a.html")
     encoding = "utf-16" if content[:2] == b"\xff\xfe" else "latin-1"
     assert "Caf" in read_document(path, "a.html", encoding).title()
+
+
+def test_characters_are_replaced_in_the_encoding_that_a_page_declares(tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    path.write_bytes('<meta charset="shift_jis"><p>日本語'.encode("cp932") + b"\x81")
+    assert read_document(path, "a.html", errors="replace").startswith("日本語")
 
 
 def test_without_its_package_a_document_is_one_line_and_a_folder_is_read_without_it(

@@ -126,6 +126,12 @@ def test_a_name_of_a_column_may_contain_a_dot(tmp_path: Path, key: str) -> None:
     assert documents(path, text_key="chat.log") == ["User: Hello\n"]
 
 
+def test_the_size_of_a_column_of_conversations_is_that_of_all_its_parts(tmp_path: Path) -> None:
+    rows = [[{"role": "user", "content": random.Random(seed).randbytes(20_000).hex()}] for seed in range(5)]
+    path = parquet_file(tmp_path / "chat.parquet", {"messages": rows}, compression="none")
+    assert 200_000 < sum(column_bytes(path, "chat.parquet", "messages")) <= path.stat().st_size
+
+
 def test_the_rows_are_located_for_the_corpus_report(tmp_path: Path) -> None:
     path = parquet_file(tmp_path / "web.parquet", {"text": TEXTS})
     located = {block.text: str(block.locate(0)) for block in blocks(scan([path]))}

@@ -190,7 +190,7 @@ def test_transformers_opens_the_merged_folder(peft: Any, tmp_path: Path, base: P
 
     model, ids = adapted(base), ids_for(SHAPES["odd"])
     save_adapted(tmp_path / "run", base, model)
-    merged = merge_adapter("run", checkpoints=tmp_path)
+    merged = merge_adapter("run", checkpoints=tmp_path).checkpoint
     with torch.no_grad():
         theirs = GPT2LMHeadModel.from_pretrained(merged.directory).eval()(ids).logits
         torch.testing.assert_close(theirs, model(ids), atol=1e-5, rtol=1e-5)
@@ -270,6 +270,9 @@ def test_a_base_that_was_chosen_by_its_name_alone_is_said(tmp_path: Path, base: 
     (note,) = load_model(folder, "cpu").notes
     assert f"trained on somewhere/{base.name} and has no hash of it; {base} was chosen by its name" in note
     assert load_model(folder, "cpu", base=base).notes == ()
+    merged = merge_adapter("run", checkpoints=tmp_path)
+    assert merged.notes == (note,)
+    assert "was chosen by its name" in (merged.checkpoint.directory / "README.md").read_text()
 
 
 def test_a_text_ends_at_the_end_ids_of_the_base_if_the_adapter_has_its_own_tokenizer(
@@ -381,7 +384,7 @@ def test_two_adapters_that_name_each_other_are_refused(tmp_path: Path, base: Pat
 
 def test_merging_twice_is_refused_and_nothing_is_written(tmp_path: Path, base: Path) -> None:
     save_adapted(tmp_path / "run", base, adapted(base))
-    merged = merge_adapter("run", checkpoints=tmp_path).directory
+    merged = merge_adapter("run", checkpoints=tmp_path).checkpoint.directory
     before = sorted(tmp_path.rglob("*"))
     for name, message in {
         "run": "already exists, so .* may be merged already",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import new_model
 
 from minigpt.config import TrainConfig
 from minigpt.data.sharded.sharded_corpus import ShardedCorpus
@@ -16,7 +17,11 @@ from minigpt.jobs.events import Event, Planned
 from minigpt.jobs.plan import Plan
 from minigpt.jobs.plan_run import plan_run
 from minigpt.jobs.request import Request
+from minigpt.planning.overheads import Overheads
 from minigpt.run_options import RunOptions
+from minigpt.storage.checkpoint import save_checkpoint
+from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.training.budget import planned_steps
 from minigpt.training.events import Notice
 
 
@@ -221,3 +226,63 @@ def test_a_plan_says_how_the_embeddings_are_trained(here: Path, monkeypatch: pyt
 def test_a_model_too_wide_for_any_machine_is_refused_for_lack_of_memory(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"takes about .* GB, but"):
         plan_of(here / "fox.txt", dtype="float32", n_embd=10**9, steps=3)
+
+
+QUICK: dict[str, Any] = {"dtype": "float32", "context_length": 64, "n_layer": 1, "n_embd": 16, "n_head": 1}
+
+
+@pytest.fixture
+def base(here: Path) -> str:
+    """The folder of a model to fine-tune."""
+    save_checkpoint(here / "base", new_model(vocab_size=257, n_positions=64), Tokenizer.named("bytes"))
+    return str(here / "base")
+
+
+def test_minutes_that_evaluating_and_saving_use_up_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    slow = Overheads(start=40, evaluation=1, saving=1, sample=1, index=0, final=1)
+    monkeypatch.setattr("minigpt.jobs.plan_run.Overheads.measured", lambda *_, **__: slow)
+    with pytest.raises(ConfigError, match=r"minutes \(0\.5\) leave no time for training: measuring .*; give more, or"):
+        plan_of(here / "fox.txt", minutes=0.5, **QUICK)
+
+
+def test_an_evaluation_is_measured_with_the_model_to_fine_tune(
+    here: Path, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second model of its size might not fit into memory."""
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.planning.throughput.GPT", pytest.fail)
+    assert plan_of(here / "fox.txt", tokenizer=None, base=base, minutes=1).steps > 0
+
+
+def test_the_weights_of_a_model_to_fine_tune_are_in_memory_already(
+    here: Path, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    given: dict[str, Any] = {"tokenizer": None, "base": base, "steps": 3, "batch_size": 1, "dtype": "float32"}
+    plan = plan_of(here / "fox.txt", **given)
+    free = plan.settings.memory - 4 * plan.model.n_parameters
+    monkeypatch.setattr("minigpt.device.free_memory", lambda _: free)
+    assert not plan_of(here / "fox.txt", **given).training.lora
+    monkeypatch.setattr("minigpt.device.free_memory", lambda _: free - 1)
+    made = plan_of(here / "fox.txt", **given)
+    assert made.training.lora or made.training.checkpoint_activations == "on"
+
+
+def test_the_steps_of_epochs_are_those_that_are_trained(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    (here / "short.txt").write_text("a" * 150)
+    plan = plan_of(here / "short.txt", epochs=3, batch_size=1, validation_fraction=0, **QUICK)
+    assert plan.steps == planned_steps(plan.training, plan.corpus.n_train_tokens) == 6  # two windows, not 2.3
+
+
+@pytest.mark.parametrize("is_run", [True, False])
+def test_a_name_that_is_taken_is_noted_with_the_command_that_continues_a_run(
+    here: Path, monkeypatch: pytest.MonkeyPatch, is_run: bool
+) -> None:
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    save_checkpoint(here / "checkpoints" / "fox", new_model(), Tokenizer.named("bytes"))
+    if is_run:
+        (here / "checkpoints" / "fox" / "training.json").write_text("{}")
+    (note,) = (note for note in plan_of(here / "fox.txt", steps=3, **QUICK).notes if "already exists" in note)
+    assert ("--resume --name fox" in note) == is_run

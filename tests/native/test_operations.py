@@ -80,6 +80,11 @@ def test_gelu_and_its_gradient_are_those_of_pytorch(shape: tuple[int, ...], dtyp
     torch.testing.assert_close(found, exact, **ROUNDING[dtype])
 
 
+def test_the_gradient_of_gelu_is_1_where_its_argument_is_huge(dtype: torch.dtype) -> None:
+    huge = torch.full((40,), 1e15, dtype=dtype)
+    assert (operations.gelu_gradient(torch.ones_like(huge), huge) == 1).all()
+
+
 @pytest.mark.parametrize("length", [1, 5, 16, 33, 130])
 @pytest.mark.parametrize(("n_head", "width"), [(1, 16), (3, 32), (2, 48), (1, 128)])
 def test_attention_in_float32_and_its_gradient_are_those_of_the_formula(length: int, n_head: int, width: int) -> None:

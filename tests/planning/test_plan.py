@@ -416,6 +416,26 @@ def test_little_memory_halves_the_micro_batch_then_recomputes_activations_then_r
         planned(preset="gpt2-xl", free_memory=8 * 10**9)
 
 
+def test_a_model_to_fine_tune_that_does_not_fit_is_refused_with_what_helps() -> None:
+    base = PRESETS["gpt2-xl"]
+    with pytest.raises(ConfigError, match=r"are free: give --base-dtype int8$"):
+        planned(base=base, preset="", lora=True, free_memory=5 * 10**9)
+    with pytest.raises(ConfigError, match=r"are free: fine-tune a smaller model$"):
+        planned(base=base, preset="", lora=True, free_memory=10**9)
+
+
+def test_a_model_with_a_teacher_that_does_not_fit_is_refused_with_what_helps() -> None:
+    alone = planned(batch_size=1, context_length=64, distill="off", checkpoint_activations="on")
+    with pytest.raises(ConfigError, match=r"are free: give --distill off$"):
+        planned(batch_size=1, context_length=64, distill="on", free_memory=alone.memory)
+
+
+def test_the_memory_of_a_run_counts_the_dropout_that_is_chosen() -> None:
+    often = planned(minutes=100)
+    assert often.model.dropout > 0
+    assert often.memory == planned(minutes=100, dropout=often.model.dropout).memory
+
+
 @pytest.mark.parametrize(
     ("given", "free", "options"),
     [

@@ -348,7 +348,7 @@ def test_a_stop_string_never_appears_in_a_stream(client: TestClient) -> None:
         ({"prompt": "a", "bad_words": ["a", "b" * 201]}, "bad_words[1]", "at most 200 characters"),
         ({"prompt": "a", "context": "wrong"}, None, "must be slide"),
         ({"prompt": "a", "context": "keep-first:60"}, None, "half the context"),
-        ({"prompt": "a", "min_new_tokens": 99}, None, "at most max_new_tokens"),
+        ({"prompt": "a", "min_new_tokens": 99}, "min_new_tokens", "at most max_tokens (16)"),
         ({"prompt": "a", "temprature": 1}, "temprature", "did you mean temperature?"),
         ({"prompt": ["a"] * 129}, "prompt", "at most 128"),
         ({"prompt": "a", "n": 100}, "n", "more than the 80"),

@@ -42,7 +42,7 @@ def test_a_text_that_has_ended_does_not_count(asked: Request) -> None:
                 assert hub.n_rows == asked.n_rows
                 assert [event.is_last async for step in steps for event in step][-1]
                 assert hub.n_rows == 0  # while its answer is being sent
-                hub.check_accepts()
+                hub.check_accepts(1)
             assert hub.n_rows == 0
 
     asyncio.run(check())
@@ -54,12 +54,23 @@ def test_a_text_counts_until_it_ends_or_its_client_leaves() -> None:
         async with working_hub() as hub:
             async with hub.running(served_model("tiny"), [short, endless]) as steps:
                 with pytest.raises(ApiError, match="4 texts are being generated"):
-                    hub.check_accepts()
+                    hub.check_accepts(1)
                 async for step in steps:
                     if any(event.request is short and event.is_last for event in step):
                         break
                 assert hub.n_rows == 3
-                hub.check_accepts()
+                hub.check_accepts(1)
             assert hub.n_rows == 0
+
+    asyncio.run(check())
+
+
+def test_texts_are_accepted_while_there_is_room_for_all_of_them() -> None:
+    async def check() -> None:
+        endless = new_request(1_000_000, samples=3)
+        async with working_hub() as hub, hub.running(served_model("tiny"), [endless]):  # a hub for four texts
+            with pytest.raises(ApiError, match="3 texts are being generated"):
+                hub.check_accepts(2)
+            hub.check_accepts(1)
 
     asyncio.run(check())

@@ -69,6 +69,21 @@ def test_only_names_of_this_server_are_answered(host: str, expected: int) -> Non
         assert "Host" in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [("My.lan:8000", "my.lan:8000"), ("my.lan.", "my.lan"), ("fd00::1", "[fd00::1]:80"), ("[fd00::1]", "[fd00::1]")],
+)
+def test_a_host_is_allowed_however_it_is_written(given: str, sent: str) -> None:
+    with new_client("tiny", config=ServeConfig(allowed_hosts=(given,))) as client:
+        assert client.get("/v1/models", headers={"Host": sent}).status_code == 200
+
+
+@pytest.mark.parametrize("given", ["", "http://my.lan", "my.lan/"])
+def test_an_allowed_host_is_a_name_alone(given: str) -> None:
+    with pytest.raises(ConfigError, match=r"allowed_hosts \('.*'\) must be a host name alone, such as my-server.lan"):
+        ServeConfig(allowed_hosts=(given,))
+
+
 def test_web_pages_may_not_use_the_server_unless_allowed(client: TestClient) -> None:
     for origin, expected in (("http://localhost", 200), ("http://evil.example", 403), ("null", 403), ("http://[", 403)):
         response = client.post("/v1/completions", json=BODY, headers={"Origin": origin})

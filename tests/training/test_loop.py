@@ -351,9 +351,13 @@ def test_running_out_of_memory_halves_the_micro_batch_and_changes_nothing_else(
 def test_running_out_of_memory_with_one_sequence_names_the_options(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Those that can still help."""
     limit_memory(monkeypatch, max_sequences=0)
-    with pytest.raises(TrainingError, match=r"micro-batch of 1 x 16 tokens; .* --checkpoint-activations"):
+    shorter = r"micro-batch of 1 x 16 tokens; give a shorter --context-length"
+    with pytest.raises(TrainingError, match=rf"{shorter} or a smaller model$"):  # activations are recomputed by then
         list(train(new_model(dropout=0.1), corpus, settings()))
+    with pytest.raises(TrainingError, match=rf"{shorter}, --checkpoint-activations on, or a smaller model$"):
+        list(train(new_model(dropout=0.1), corpus, settings(checkpoint_activations="off")))
 
 
 def test_checkpointed_activations_give_the_same_gradients_bit_for_bit(corpus: Corpus) -> None:

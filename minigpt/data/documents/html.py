@@ -7,6 +7,17 @@ from typing import Any
 from minigpt.data.documents.limits import TagCounter
 
 _CHARSET = re.compile(rb"""(?i)(?:charset|encoding)\s*=\s*["']?\s*([a-z0-9_.:-]{1,40})""")
+# What browsers read in place of an encoding that a page declares, for its additional characters. Source: the Encoding
+# Standard of WHATWG, "Names and labels".
+_READ_AS = {
+    "ascii": "cp1252",
+    "iso8859-1": "cp1252",
+    "iso8859-9": "cp1254",
+    "tis-620": "cp874",
+    "gb2312": "gbk",
+    "euc_kr": "cp949",
+    "shift_jis": "cp932",
+}
 _HEAD = 2048  # bytes in which a page declares its encoding
 _SKIPPED = frozenset(
     ("head", "script", "style", "template", "nav", "svg", "math", "iframe", "object", "noscript", "select", "button")
@@ -22,14 +33,15 @@ _SPACES = re.compile(r"[ \t\n\r\f]+")
 
 
 def declared_encoding(page: bytes) -> str | None:
-    """The encoding that a page says it has, None if it says none that Python knows."""
+    """The encoding of a page that says which it has, as browsers read it; None if it says none that Python knows."""
     match = _CHARSET.search(page[:_HEAD])
     if match is None:
         return None
     try:
-        return codecs.lookup(match[1].decode("ascii")).name
+        name = codecs.lookup(match[1].decode("ascii")).name
     except LookupError:
         return None
+    return _READ_AS.get(name, name)
 
 
 def html_text(page: str, tags: TagCounter) -> str:

@@ -93,5 +93,5 @@ def _decoded(content: bytes, encoding: str, errors: str, declared: str | None = 
         except UnicodeError:
             continue
     if errors == "replace":
-        return content.decode(encoding, "replace")
+        return content.decode(declared or encoding, "replace")
     raise DocumentError(f"is not {encoding.upper()}; {encoding_advice(likely_encoding(content))}")

@@ -27,7 +27,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 SHARD_BYTES = 2**24  # of text in a shard, about
 _MOST_SHARDS = 4096  # of a text; beyond that they become larger
-FORMAT = 3  # of the shards; increase it when they or the cut change
+FORMAT = 4  # of the shards; increase it when they or the cut change
 _LARGEST_SHARD = 2**28
 _MOST_FILES = 2**22  # of a text, about half a kilobyte of memory each
 _DESCRIPTION = "store.jsonl"

@@ -49,9 +49,8 @@ def read_text(
     Raises: DataError for sources that cannot be read.
     """
     found = scan(list(sources), encoding=encoding)
-    return TrainingText(
-        Corpus.build(found, tokenizer, validation_fraction=0, progress=progress), document_origins(found, 0)
-    )
+    corpus = Corpus.build(found, tokenizer, validation_fraction=0, progress=progress)
+    return TrainingText(corpus, document_origins(found, 0), tuple(found.notes))
 
 
 def find_training_text(checkpoint: Checkpoint) -> TrainingText:

@@ -62,8 +62,8 @@ def resolve_slots(model: GPT, n_slots: int, quantization: Quantization = "none")
 
 
 def missing_compiled_code(model: GPT) -> str:
-    """A sentence that PyTorch runs a model on a CPU because there is no compiled C code; empty if there is."""
-    if model.token_embedding.weight.device.type != "cpu" or not why_unavailable():
+    """A sentence that PyTorch runs a model on a CPU because there is no compiled C code; else empty."""
+    if not why_unavailable() or _model_obstacle(model):
         return ""
     return f"PyTorch generates the text, several times slower than compiled code: {why_unavailable()}"
 
@@ -87,18 +87,25 @@ def _resolve_quantization(model: GPT, quantization: Quantization) -> tuple[Liter
 
 def _native_obstacle(model: GPT) -> str:
     """Why decode.c cannot run this model; empty if it can."""
-    weight = model.token_embedding.weight
     if library() is None:
         return why_unavailable()
+    if obstacle := _model_obstacle(model):
+        return obstacle
+    small = model.config.replace(vocab_size=32, n_positions=8, n_embd=32, n_layer=2, n_head=2)
+    if not {type(module) for module in model.modules()} <= _modules_of_decode_c(small):
+        return "decode.c computes something else than the model's forward pass"
+    return ""
+
+
+def _model_obstacle(model: GPT) -> str:
+    """Why decode.c is not for such a model; empty if it is."""
+    weight = model.token_embedding.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return f"the weights are {str(weight.dtype).removeprefix('torch.')} on {weight.device}"
     if lora_of(model) is not None:
         return "the model has an adapter that is not merged into its weights"
     if model.config.activation_function != "gelu_new":
         return f"the model has another activation function ({model.config.activation_function})"
-    small = model.config.replace(vocab_size=32, n_positions=8, n_embd=32, n_layer=2, n_head=2)
-    if not {type(module) for module in model.modules()} <= _modules_of_decode_c(small):
-        return "decode.c computes something else than the model's forward pass"
     return ""
 
 

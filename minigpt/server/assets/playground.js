@@ -4,7 +4,6 @@
 (() => {
   const { make, main, start } = page;
   const find = (id) => document.getElementById(id);
-  const REASONS = { length: "complete", stop: "the text ended" };
   const ALTERNATIVES = 10; // at each token
   const RETRY = 1000; // milliseconds, while the models are being loaded
   const running = new Set(); // an AbortController for each request
@@ -139,7 +138,9 @@
     const tokens = choice.logprobs.content.map(({ top_logprobs: alternatives, ...token }) => ({ ...token, alternatives }));
     branch.tokens.push(...tokens);
     branch.wrote += tokens.length;
-    if (choice.finish_reason !== null) branch.state = REASONS[choice.finish_reason];
+    if (choice.finish_reason !== null) { // a text that ends has a special token, one that is cut has none
+      branch.state = choice.finish_reason === "stop" && tokens.at(-1)?.bytes === null ? "the text ended" : "complete";
+    }
     if (tree.current === branch) cards.find((card) => card.tree === tree)?.add(tokens);
     if (choice.finish_reason !== null) refresh([tree]);
   }

@@ -59,13 +59,15 @@ const writing = (() => {
   // Writing
 
   function begin() {
-    const seed = inputs.seed.value === "" ? crypto.getRandomValues(new Uint32Array(1))[0] : Number(inputs.seed.value);
+    const seed = inputs.seed.value === "" ? newSeed() : Number(inputs.seed.value);
     end("stopped");
     shown.tree = branches.newTree(data.title, find("prompt").value, seed, 0);
     shown.card = newCard(shown.tree, "Text", actions);
     find("texts").replaceChildren(shown.card.element, reading.legend());
     write();
   }
+
+  const newSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 
   /** Continues the current branch. With its seed, the tokens are those of a longer text from the beginning. */
   function write() {
@@ -113,12 +115,13 @@ const writing = (() => {
     /** Writes on from a token; another token than the current one may have a branch, which is shown then. */
     branch(tree, index, chosen) {
       const { card } = shown, known = branches.existing(tree, index, chosen.id);
-      if (known === undefined && !isValid()) return;
       if (known !== undefined && known !== tree.current) {
         tree.current = known;
         card.draw();
       } else {
-        branches.leave(tree, index, chosen, tree.current.seed);
+        if (!isValid()) return;
+        // Another token writes on with the same random numbers, the same token with others.
+        branches.leave(tree, index, chosen, known === undefined ? tree.current.seed : newSeed());
         card.draw();
         write();
       }
