@@ -288,6 +288,16 @@ def test_a_token_may_be_continued_once_more(opened: Any) -> None:
     assert after != before
 
 
+def test_a_text_that_a_setting_ended_can_be_continued(opened: Any, server: SocketServer) -> None:
+    (text,) = answer(server, prompt="Once", seed=5, max_tokens=60)
+    write(opened, "Once", seed=5, max_tokens=60, stop=next(filter(str.isalnum, text[5:])))
+    before = opened.ask(f"{PIECES}.length")
+    assert re.search("· complete$", facts(opened))
+    opened.ask("[...document.querySelectorAll('.card button')].find(e => e.textContent === 'Write more').click()")
+    finish(opened)
+    assert opened.ask(f"{PIECES}.length") > before
+
+
 def test_a_branch_may_begin_within_a_character(opened: Any, server: SocketServer) -> None:
     write(opened, "日本 🙂", seed=5, max_tokens=60)
     large = f"{PIECES}.find(e => /^[\\u3000-\\ud7a3]$/.test(e.textContent))"

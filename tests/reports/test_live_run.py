@@ -143,7 +143,9 @@ def test_a_long_run_keeps_evenly_spread_lines_and_the_last(run: Run) -> None:
     assert {after - before for before, after in pairwise(steps[:-1])} == {128}
 
 
-@pytest.mark.parametrize(("held_out", "reason"), [(100, "the first evaluation has not ended"), (0, "no text is held out")])
+@pytest.mark.parametrize(
+    ("held_out", "reason"), [(100, "the first evaluation has not ended"), (0, "no text is held out")]
+)
 def test_a_run_without_a_measured_passage_says_why(tmp_path: Path, held_out: int, reason: str) -> None:
     corpus = {"fingerprint": "f00d", "train_bytes": 1000, "train_tokens": 500, "validation_bytes": held_out}
     run = new_run(tmp_path / "fox", new_model(n_layer=1), record={"corpus": corpus})
