@@ -21,11 +21,14 @@ _TOLD = 1.0  # seconds for requests that were ended to send their last piece
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server with its own end: new requests are refused, running ones get time, then are told."""
+    """uvicorn's server with its own end: new requests are refused, running ones get time, then are told.
 
-    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
+    `on_stop` is called for the first signal, `on_second` for each later one.
+    """
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None], on_second: Callable[[], None]) -> None:
         super().__init__(config)
-        self._on_stop = on_stop
+        self._on_stop, self._on_second = on_stop, on_second
         self.received: list[int] = []  # the signals
 
     @contextmanager
@@ -41,10 +44,8 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self.received.append(sig)
-        if self.should_exit:  # a second signal: do not wait for running requests
-            self.force_exit = True
+        (self._on_second if self.should_exit else self._on_stop)()
         self.should_exit = True
-        self._on_stop()
 
 
 def bind(config: ServeConfig) -> socket.socket:
@@ -100,6 +101,11 @@ async def _run(
         loop.call_soon_threadsafe(hub.refuse)
         loop.call_soon_threadsafe(loop.call_later, config.shutdown_timeout, hub.end_requests)
 
+    def stop_now() -> None:
+        """Called by another signal: running requests are told at once."""
+        loop.call_soon_threadsafe(hub.end_requests)
+        loop.call_soon_threadsafe(loop.call_later, _TOLD, setattr, server, "force_exit", True)
+
     server = _Server(
         uvicorn.Config(
             application,
@@ -113,6 +119,7 @@ async def _run(
             timeout_graceful_shutdown=round(config.shutdown_timeout + _TOLD) + 1,
         ),
         stop,
+        stop_now,
     )
     failure: list[Exception] = []
 

@@ -293,6 +293,7 @@ def test_a_text_that_a_setting_ended_can_be_continued(opened: Any, server: Socke
     write(opened, "Once", seed=5, max_tokens=60, stop=next(filter(str.isalnum, text[5:])))
     before = opened.ask(f"{PIECES}.length")
     assert re.search("· complete$", facts(opened))
+    set_value(opened, setting_stop="")
     opened.ask("[...document.querySelectorAll('.card button')].find(e => e.textContent === 'Write more').click()")
     finish(opened)
     assert opened.ask(f"{PIECES}.length") > before

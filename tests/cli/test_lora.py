@@ -227,7 +227,7 @@ def test_a_merged_adapter_can_be_adapted_again_and_an_unmerged_one_not(
     message = "minigpt: from (letters) is an adapter itself; merge it first: minigpt merge letters\n"
     assert refused.stderr.endswith(message)
     with monkeypatch.context() as context:  # also if all weights were to be trained, and do not fit
-        context.setattr("minigpt.device.free_memory", lambda _: 160_000)
+        context.setattr("minigpt.device.free_memory", lambda _: 120_000)
         refused = run(
             "train", "letters.txt", "--from", "letters", "--steps", "2", "--device", "cpu", "--name", "second"
         )
@@ -346,7 +346,7 @@ def test_lora_is_chosen_only_where_training_all_weights_does_not_fit_and_that_is
 ) -> None:
     options = ["letters.txt", "--from", "fox", "--steps", "2", "--device", "cpu", "--dtype", "float32"]
     assert "LoRA" not in run("train", *options, "--plan").stdout
-    monkeypatch.setattr("minigpt.device.free_memory", lambda _: 160_000)
+    monkeypatch.setattr("minigpt.device.free_memory", lambda _: 120_000)
     planned = run("train", *options, "--plan")
     assert planned.exit_code == 0, planned.output
     assert "an adapter (LoRA) of rank 16" in planned.stdout

@@ -105,6 +105,24 @@ def test_a_served_model_answers_and_a_signal_ends_running_requests(tmp_path: Pat
     assert not any("Traceback" in line for line in lines)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for another process")
+def test_a_second_signal_ends_running_requests_at_once(tmp_path: Path) -> None:
+    with serving(saved(tmp_path, "fox"), "--shutdown-timeout", "300") as (process, url, lines):
+        wait_until_loaded(url)
+        endless: dict[str, object] = {"prompt": "a", "max_tokens": 100_000, "context": "slide", "stream": True}
+        endless["logit_bias"] = {"256": -100}
+        request = urllib.request.Request(f"{url}/v1/completions", json.dumps(endless).encode())
+        with urllib.request.urlopen(request, timeout=60) as response:
+            response.readline()
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+            process.send_signal(signal.SIGINT)
+            rest = response.read().decode()
+        assert "shutting down" in rest
+        assert process.wait(timeout=60) == 130
+    assert not any("Traceback" in line for line in lines)
+
+
 def test_the_example_request_is_read_by_a_shell_as_it_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     config, url, model = ServeConfig(api_key="secret"), "http://127.0.0.1:8000", served_model('a "model"')
     body = json.dumps({"model": model.name, "prompt": "Once upon a time", "max_tokens": 50})

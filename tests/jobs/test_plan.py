@@ -252,14 +252,14 @@ def test_an_evaluation_is_measured_with_the_model_to_fine_tune(
     """A second model of its size might not fit into memory."""
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
     monkeypatch.setattr("minigpt.planning.throughput.GPT", pytest.fail)
-    assert plan_of(here / "fox.txt", tokenizer=None, base=base, minutes=1).steps > 0
+    assert plan_of(here / "fox.txt", tokenizer=None, **{"from": base}, minutes=1).steps > 0
 
 
 def test_the_weights_of_a_model_to_fine_tune_are_in_memory_already(
     here: Path, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
-    given: dict[str, Any] = {"tokenizer": None, "base": base, "steps": 3, "batch_size": 1, "dtype": "float32"}
+    given: dict[str, Any] = {"tokenizer": None, "from": base, "steps": 3, "batch_size": 1, "dtype": "float32"}
     plan = plan_of(here / "fox.txt", **given)
     free = plan.settings.memory - 4 * plan.model.n_parameters
     monkeypatch.setattr("minigpt.device.free_memory", lambda _: free)
