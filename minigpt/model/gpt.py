@@ -108,24 +108,26 @@ class GPT(nn.Module):
         """Logits of the next token at every position: (B, T) int64 -> (B, T, V)."""
         return self.logits(self.features(ids))
 
-    def embed(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+    def embed(self, ids: Tensor, cache: KVCache | None = None, vectors: Tensor | None = None) -> Tensor:
         """Token embeddings plus position embeddings: (B, T) int64 -> (B, T, C).
 
-        With a cache, positions continue after the cached ones.
+        With a cache, positions continue after the cached ones. `vectors` (B, T, C) are the token embeddings if the
+        caller has looked them up.
         Raises: ConfigError if the positions do not fit into the context.
         """
         new = ids.shape[1]
         check_length(new if cache is None else cache.length + new, self.config.n_positions)
         positions = torch.arange(new, device=ids.device) if cache is None else cache.positions(new)
-        return self.embedding_dropout(self.token_embedding(ids) + self.position_embedding(positions))
+        tokens = self.token_embedding(ids) if vectors is None else vectors  # (B, T, C)
+        return self.embedding_dropout(tokens + self.position_embedding(positions))
 
-    def features(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+    def features(self, ids: Tensor, cache: KVCache | None = None, vectors: Tensor | None = None) -> Tensor:
         """The final hidden states, the input of the head: (B, T) int64 -> (B, T, C).
 
-        With a cache, `ids` continue the cached sequence and are appended to it.
+        With a cache, `ids` continue the cached sequence and are appended to it. `vectors` are as in `embed`.
         Raises: ConfigError if the positions do not fit into the context.
         """
-        x, cached = self._begin(ids, cache)
+        x, cached = self._begin(ids, cache, vectors)
         for block, layer in zip(self.blocks, cached, strict=True):
             x = block(x, layer)  # (B, T, C)
         return self.final_norm(x)
@@ -143,12 +145,14 @@ class GPT(nn.Module):
         assert isinstance(block, Block)
         return self.final_norm(block.last(x, layer)[:, 0])
 
-    def _begin(self, ids: Tensor, cache: KVCache | None) -> tuple[Tensor, Sequence[LayerCache | None]]:
+    def _begin(
+        self, ids: Tensor, cache: KVCache | None, vectors: Tensor | None = None
+    ) -> tuple[Tensor, Sequence[LayerCache | None]]:
         """The embeddings (B, T, C), and the cache of each block."""
         if cache is None:
-            return self.embed(ids), [None] * len(self.blocks)
+            return self.embed(ids, None, vectors), [None] * len(self.blocks)
         cache.rewind(0)  # drops what an interrupted pass appended to its first layers only
-        return self.embed(ids, cache), cache.layers
+        return self.embed(ids, cache, vectors), cache.layers
 
     def logits(self, features: Tensor) -> Tensor:
         """The head, tied to the token embedding: (..., C) -> (..., V)."""

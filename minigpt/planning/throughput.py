@@ -36,6 +36,7 @@ _EVALUATING = 0.3  # seconds
 _PEAK = 1.0  # seconds of matrix products, after which no more are measured
 _FEATURES, _FEATURES_PER_TOKEN = 0.7, 6  # of spelling, for each token of the vocabulary, as in English texts
 _WORTHWHILE = 1.1  # times as fast as float32: for less, bfloat16 is not worth its rounding
+_CLEAR = 1.5  # times as fast as float32: for less, both are measured again
 
 Measure = Callable[[GPTConfig, TrainConfig], float]
 """Returns the seconds that one optimizer step of a model takes on this machine."""
@@ -54,7 +55,7 @@ class StepTimer:
     """Measures the step of each shape once, and chooses the faster dtype if the dtype is `auto`.
 
     `dtypes` are those to choose from, float32 first; if it is empty, as on a GPU, `auto` stays. Whether bfloat16 is
-    faster depends on the machine and on the shape, so both are measured. Its gain grows with the matrices: once it was
+    faster depends on the machine and on the shape, so both are measured, twice if they are close. Its gain grows with the matrices: once it was
     worthwhile for a model, models of at least that width are measured in bfloat16 only.
     """
 
@@ -86,6 +87,9 @@ class StepTimer:
         if model.n_embd >= self.worthwhile_from:
             return Timing(bfloat16, "bfloat16", "faster here than float32, as measured on a smaller model")
         float32 = self.measure(model, config.replace(dtype="float32"))
+        if float32 < _CLEAR * bfloat16:  # another program may have slowed one of them down
+            bfloat16 = min(bfloat16, self.measure(model, config.replace(dtype="bfloat16")))
+            float32 = min(float32, self.measure(model, config.replace(dtype="float32")))
         if float32 < _WORTHWHILE * bfloat16:
             return Timing(float32, "float32", f"bfloat16 is only {float32 / bfloat16:.2f} times as fast here")
         self.worthwhile_from = model.n_embd

@@ -12,7 +12,8 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from minigpt.model.gpt import GPT
 from minigpt.model.logits import logits_buffer
 from minigpt.native import operations
-from minigpt.training.sampled_softmax import SampledHead
+from minigpt.training.distributed import is_sharded_tensor
+from minigpt.training.sampled_softmax import StepVocabulary, correct_, select_rows
 
 HEAD_ROWS = 1024  # tokens with logits in memory at one time
 CUDA_HEAD_ROWS = 4096  # the same on CUDA: every slice of rows adds to all of the head's gradient, which takes time
@@ -39,6 +40,10 @@ class SoftTargets:
     features: Tensor
     head: Tensor
     weight: float
+
+    def of_tokens(self, ids: Tensor) -> "SoftTargets":
+        """The same for a part of the vocabulary."""
+        return replace(self, head=self.head.index_select(0, ids))
 
 
 class LossModel(nn.Module):
@@ -67,7 +72,7 @@ class LossModel(nn.Module):
 
     def restore_plain(self) -> None:
         """Computes everything without torch.compile."""
-        self.features: Callable[[Tensor], Tensor] = self.model.features
+        self.features: Callable[..., Tensor] = self.model.features
         self.teacher_features = None if self.teacher is None else self.teacher.features
         self.logits_gradient: LogitsGradient | None = None
 
@@ -87,14 +92,28 @@ class LossModel(nn.Module):
         `scored` (N,) int64 are the positions in the flattened targets that count, by default all. Without any, it is 0.
         With the `corrections` (V,) of a sample of the vocabulary, the loss is that of a sampled softmax.
         """
-        features, head = self.features(inputs), self.model.token_embedding.weight
         soft = self._soft_targets(inputs, scored)
         if scored is not None:
-            features = features.flatten(0, 1).index_select(0, scored)[None]  # (1, N, C)
             targets = targets.flatten().index_select(0, scored)[None]
+        if corrections is None:
+            features, head = self.features(inputs), self.model.token_embedding.weight
+        else:
+            step = StepVocabulary.of(inputs, targets, corrections)
+            features, head = self._features_and_rows(inputs, step)
+            targets, corrections, soft = step.targets, step.corrections, soft and soft.of_tokens(step.ids)
+        if scored is not None:
+            features = features.flatten(0, 1).index_select(0, scored)[None]  # (1, N, C)
         return next_token_loss(
             features, head, targets, compiled_gradient=self.logits_gradient, soft=soft, corrections=corrections
         )
+
+    def _features_and_rows(self, inputs: Tensor, step: StepVocabulary) -> tuple[Tensor, Tensor]:
+        """The features of the inputs, and the rows of the head for the tokens of a step: (B, T, C), (S, C)."""
+        if is_sharded_tensor(self.model.token_embedding.weight):  # `features` gathers it
+            features = self.features(inputs)
+            return features, select_rows(self.model.token_embedding.weight, step.ids)
+        rows = select_rows(self.model.token_embedding.weight, step.ids)  # (S, C)
+        return self.features(inputs, vectors=F.embedding(step.inputs, rows)), rows
 
     def _soft_targets(self, inputs: Tensor, scored: Tensor | None) -> SoftTargets | None:
         """What the teacher predicts after each position, or after the scored ones; None without a teacher."""
@@ -151,8 +170,8 @@ def next_token_loss(
     `plan` is by default that of `head_plan` for the features' device. With `soft` targets it is the cross entropy
     against a mixture of the true token, with the weight 1 - w, and the teacher's distribution, with the weight w. Its
     gradient is that of (1 - w) cross entropy + w KL(teacher, student), from which it differs by a constant.
-    With `corrections`, as from `TokenSampler`, only the tokens of a sample and the targets have logits, and the loss
-    is an estimate: on average, the sum of its exponentials is that over the vocabulary.
+    `corrections`, as from `TokenSampler`, are added to the logits, except to those of the targets. The loss is then an
+    estimate: on average, the sum of its exponentials is that over the vocabulary.
     Source: Hinton et al. 2015, "Distilling the knowledge in a neural network", at temperature 1; Jean et al. 2015, "On
     using very large target vocabulary for neural machine translation", section 3 (the sample).
 
@@ -163,8 +182,7 @@ def next_token_loss(
     # A compiled gradient would be compiled again for each sample's size.
     plan = plan or head_plan(kind, dtype, len(head), compiled_gradient if corrections is None else None)
     flat, flat_targets = features.flatten(0, 1), targets.flatten()
-    sampled = None if corrections is None else SampledHead.of(flat_targets, corrections)
-    return _HeadAndLoss.apply(flat, head, flat_targets, dtype, plan, soft, sampled)  # type: ignore[no-untyped-call]
+    return _HeadAndLoss.apply(flat, head, flat_targets, dtype, plan, soft, corrections)  # type: ignore[no-untyped-call]
 
 
 class _HeadAndLoss(torch.autograd.Function):
@@ -173,22 +191,17 @@ class _HeadAndLoss(torch.autograd.Function):
     The gradient of the cross entropy with respect to the logits is softmax(logits) - onehot(target). So each slice
     overwrites its logits with their gradient, multiplies it with the features and the weights, and is done. Only
     (N, C) and (V, C) are kept, never (N, V), which for 50,257 tokens is most of a small model's memory. A frozen head
-    has no gradient. A teacher's logits exist for the same rows at the same time. With a `sampled` head, V is the number
-    of its tokens, and the others have a gradient of 0.
+    has no gradient. A teacher's logits exist for the same rows at the same time.
     Matrix products are in `dtype`; the gradient of the weights is summed in float32.
     """
 
     @staticmethod
     def forward(
         ctx: FunctionCtx, features: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype, plan: HeadPlan,
-        soft: SoftTargets | None, sampled: SampledHead | None,
+        soft: SoftTargets | None, corrections: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        """Shapes: features (N, C), weight (V, C), targets (N,) int64 -> ()."""
-        trains_head, all_tokens = ctx.needs_input_grad[1], len(weight)  # type: ignore[attr-defined]
-        if sampled is not None:
-            weight, targets = weight.index_select(0, sampled.ids), sampled.targets
-            if soft is not None:
-                soft = replace(soft, head=soft.head.index_select(0, sampled.ids))
+        """Shapes: features (N, C), weight (V, C), targets (N,) int64, corrections (V,) -> ()."""
+        trains_head = ctx.needs_input_grad[1]  # type: ignore[attr-defined]
         n, vocab_size = features.shape[0], weight.shape[0]
         features, head = features.to(dtype), weight.to(dtype)
         if plan.pads_vocabulary:
@@ -202,10 +215,10 @@ class _HeadAndLoss(torch.autograd.Function):
             x, target = features[start : start + plan.rows], targets[start : start + plan.rows, None]
             logits = torch.mm(x, head.t(), out=buffer[: len(x)])  # (rows, V)
             soft_logits = None if teacher is None else teacher.of_rows(start, len(x))  # (rows, V)
-            if sampled is not None:
-                sampled.correct_(logits[:, :vocab_size], target)
+            if corrections is not None:
+                correct_(logits[:, :vocab_size], target, corrections)
                 if soft_logits is not None:
-                    sampled.correct_(soft_logits[:, :vocab_size], target)
+                    correct_(soft_logits[:, :vocab_size], target, corrections)
             for begin in range(0, len(x), plan.slice_rows):
                 rows = slice(begin, begin + plan.slice_rows)
                 if soft is None or soft_logits is None:
@@ -222,7 +235,6 @@ class _HeadAndLoss(torch.autograd.Function):
         if weight_gradient is not None:
             weight_gradient = weight_gradient[:vocab_size]
         ctx.gradients = feature_gradient, weight_gradient, n  # type: ignore[attr-defined]
-        ctx.rows = None if sampled is None else (sampled.ids, all_tokens)  # type: ignore[attr-defined]
         return total / max(1, n)
 
     @staticmethod
@@ -233,9 +245,6 @@ class _HeadAndLoss(torch.autograd.Function):
         # Divided only here: float16 gradients divided before the loss scale multiplies them would vanish.
         scale = gradient / max(1, n)
         head = None if weight_gradient is None else weight_gradient.mul_(scale)
-        if head is not None and ctx.rows is not None:  # type: ignore[attr-defined]
-            ids, all_tokens = ctx.rows  # type: ignore[attr-defined]
-            head = head.new_zeros(all_tokens, head.shape[1]).index_copy_(0, ids, head)
         return feature_gradient.float() * scale, head, None, None, None, None, None
 
 

@@ -5,10 +5,11 @@ rare, and their probabilities together are small: a sample of them is enough to 
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from minigpt.seeds import mix_seed
 
@@ -58,27 +59,51 @@ def inclusion_probabilities(counts: Tensor, size: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class SampledHead:
-    """The tokens that the logits of a micro-batch are computed for: those of the sample, and all targets.
+class StepVocabulary:
+    """The tokens that a micro-batch needs: those of the sample, its inputs and its targets.
 
-    A target outside the sample counts in its own row only. Shapes: ids (S,) int64, in order; corrections (S,); targets
-    (N,) int64, the positions of the targets in `ids`.
+    Only their rows of the token embedding are read, and only these rows have a gradient. An input outside the sample
+    has no probability, and a target outside it counts in its own row only.
+    Shapes: ids (S,) int64, in order; inputs (B, T) and targets (B, T) int64, the positions of the tokens in `ids`;
+    corrections (S,).
     """
 
     ids: Tensor
-    corrections: Tensor
+    inputs: Tensor
     targets: Tensor
+    corrections: Tensor
 
     @classmethod
-    def of(cls, targets: Tensor, corrections: Tensor) -> Self:
-        """The head for targets (N,) and the corrections of a sample, (V,)."""
+    def of(cls, inputs: Tensor, targets: Tensor, corrections: Tensor) -> Self:
+        """The vocabulary for inputs and targets and the corrections of a sample, (V,)."""
         contained = corrections > EXCLUDED
+        contained[inputs] = True
         contained[targets] = True
         ids = contained.nonzero().flatten()
         positions = contained.cumsum(0) - 1
-        return cls(ids, corrections[ids], positions[targets])
+        return cls(ids, positions[inputs], positions[targets], corrections[ids])
 
-    def correct_(self, logits: Tensor, targets: Tensor) -> None:
-        """Adds the corrections to logits (n, S), except those of the rows' targets, (n, 1), which always count once."""
-        own = logits.gather(1, targets)  # (n, 1)
-        logits.add_(self.corrections.to(logits.dtype)).scatter_(1, targets, own)
+
+def select_rows(weight: Tensor, ids: Tensor) -> Tensor:
+    """`weight.index_select(0, ids)` for different ids, with a faster gradient: (V, C), (S,) -> (S, C)."""
+    return _SelectedRows.apply(weight, ids)  # type: ignore[no-untyped-call]
+
+
+class _SelectedRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ids: Tensor) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.rows = len(weight)
+        return weight.index_select(0, ids)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (ids,) = ctx.saved_tensors
+        return gradient.new_zeros(ctx.rows, gradient.shape[1]).index_copy_(0, ids, gradient), None
+
+
+def correct_(logits: Tensor, targets: Tensor, corrections: Tensor) -> None:
+    """Adds the corrections (V,) to logits (n, V), but not to those of the rows' targets, (n, 1), which count once."""
+    own = logits.gather(1, targets)  # (n, 1)
+    logits.add_(corrections.to(logits.dtype)).scatter_(1, targets, own)

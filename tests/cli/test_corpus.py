@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from builders import new_model
 
 from minigpt.evaluation.recorded_baselines import recorded_baselines
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.storage.run import Run as RunFolder
+from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 WORDS = ["whale", "ship", "sea", "captain", "harpoon", "deck", "storm", "sailor", "wind", "oil", "boat", "line"]
@@ -107,6 +109,25 @@ def test_a_model_that_has_not_seen_the_text_is_measured_like_a_baseline(run: Any
     measured = {entry["name"]: entry for entry in json.loads(result.stdout)["baselines"]}
     assert measured["stranger"]["bits_per_byte"] == pytest.approx(8, abs=0.2)
     assert measured["stranger"]["train_bytes"] == 0
+
+
+def test_a_model_that_cannot_be_measured_is_refused_before_the_text_is_read(
+    run: Any, sea: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = Tokenizer(IdsOnly.checked(size=257, end_id=256))
+    save_checkpoint(here / "checkpoints" / "bare", new_model(vocab_size=257), bare)
+    monkeypatch.setattr("minigpt.data.sources.scan", lambda *_, **__: pytest.fail("read"))
+    refused = run("corpus", "sea.txt", "--model", "bare")
+    assert refused.exit_code == 1
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_model_for_which_memory_runs_out_is_one_line(run: Any, sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def runs_out(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr("minigpt.corpus_report.build_report.build_report", runs_out)
+    assert run("corpus", "sea.txt").stderr.endswith("out of memory; close other programs, or omit --model\n")
 
 
 @pytest.mark.parametrize(

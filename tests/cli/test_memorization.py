@@ -138,6 +138,11 @@ def test_another_text_can_be_searched_and_a_model_without_a_record_needs_one(
     both = ["--corpus", "other0.txt", "--corpus", "other1.txt"]
     assert "⟦the rain in Spain stays mainly in the plain⟧¹ today" in run("generate", "", "--memorization", *both).stdout
     assert "other1.txt, line 3" in run("generate", "", "--memorization", *both).stdout
+    (here / "folder").mkdir()
+    (here / "folder" / "a.txt").write_text("the rain in Spain stays mainly in the plain")
+    (here / "folder" / "b.pdf").write_bytes(b"%PDF-1.4 damaged")
+    noted = run("generate", "", "--memorization", "--corpus", "folder").stderr
+    assert "b.pdf" in noted, "what was not searched"
     (trained / "training.json").unlink()
     refused = run("generate", "", "--memorization", "--model", "fox")
     assert refused.exit_code == 1

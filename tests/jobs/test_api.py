@@ -194,6 +194,20 @@ def test_a_stop_request_saves_and_the_newest_run_continues_without_its_text(here
     assert any(text.startswith("learning_rate changes from ") for text in notices)
 
 
+def test_what_a_plan_expected_is_kept_for_its_length_only(here: Path) -> None:
+    list(minigpt.fit("fox.txt", **SETTINGS))
+    Run.open(here / "checkpoints/fox").update(expected=(2.0, 2.4))
+    list(minigpt.fit(resume=True, steps=8, report=False))
+    assert Run.open(here / "checkpoints/fox").record.expected is None
+    Run.open(here / "checkpoints/fox").update(expected=(2.0, 2.4), result=None)
+    for event in minigpt.fit(resume=True, steps=10, report=False):
+        if isinstance(event, minigpt.Step):
+            break
+    Run.open(here / "checkpoints/fox").update(expected=(2.0, 2.4))
+    list(minigpt.fit(resume=True, report=False))
+    assert Run.open(here / "checkpoints/fox").record.expected == (2.0, 2.4)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

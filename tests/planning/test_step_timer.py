@@ -33,6 +33,14 @@ def test_bfloat16_is_chosen_if_it_is_clearly_faster(gain: float, dtype: str) -> 
     assert timing == Timing(1 / gain if dtype == "bfloat16" else 1.0, dtype, why)
 
 
+@pytest.mark.parametrize("slowed", [0, 1, 2, 3])
+def test_another_program_during_one_measurement_does_not_change_the_choice(slowed: int) -> None:
+    seconds = [1.0, 1.3, 1.0, 1.3]  # bfloat16 and float32 in turn
+    seconds[slowed] *= 2
+    timing = StepTimer(lambda *_: seconds.pop(0), EITHER)(NARROW, CONFIG)
+    assert (timing.dtype, timing.seconds) == ("bfloat16", 1.0)
+
+
 def test_each_shape_is_measured_until_bfloat16_is_worthwhile() -> None:
     machine = Machine({128: 0.8, 384: 1.5})
     timer = StepTimer(machine, EITHER)

@@ -15,7 +15,7 @@ from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.model.gpt import GPT
 from minigpt.training.loop import train
-from minigpt.training.loss import HeadPlan, SoftTargets, next_token_loss, overwrite_with_gradient
+from minigpt.training.loss import HeadPlan, LossModel, SoftTargets, next_token_loss, overwrite_with_gradient
 from minigpt.training.sampled_softmax import EXCLUDED, TokenSampler, inclusion_probabilities
 
 COUNTS = torch.arange(400, 0, -1) ** 2  # of 400 tokens, the first the most frequent
@@ -93,6 +93,33 @@ def test_sampled_loss_and_gradients_equal_the_formula(
     torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
     for ours, theirs in zip(found, torch.autograd.grad(expected * 0.5, (features, head)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("scored", [None, [0, 3, 9, 15]])
+@pytest.mark.parametrize("with_teacher", [False, True])
+def test_a_step_on_its_own_tokens_has_the_gradients_of_the_whole_vocabulary(
+    with_teacher: bool, scored: list[int] | None
+) -> None:
+    model, teacher = (new_model(vocab_size=400, n_positions=8, scale=3, seed=seed) for seed in (0, 1))
+    module = LossModel(model, teacher if with_teacher else None, 0.3)
+    generator = torch.Generator().manual_seed(1)
+    inputs, targets = torch.randint(400, (2, 2, 8), generator=generator)
+    corrections = TokenSampler(COUNTS, 100, seed=1).corrections(0)
+    places = torch.arange(16) if scored is None else torch.tensor(scored)
+    found = module(inputs, targets, None if scored is None else places, corrections)
+    found.backward()
+    rows = [parameter.grad for parameter in model.parameters()]
+    features = model.features(inputs).flatten(0, 1)[places]
+    soft = None
+    if with_teacher:
+        soft = SoftTargets(teacher.features(inputs).flatten(0, 1)[places], teacher.token_embedding.weight, 0.3)
+    expected = plain_loss(features, model.token_embedding.weight, targets.flatten()[places], corrections, soft)
+    torch.testing.assert_close(found, expected)
+    for ours, theirs in zip(rows, torch.autograd.grad(expected, list(model.parameters())), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    used = (corrections > EXCLUDED).index_fill(0, torch.cat([inputs.flatten(), targets.flatten()]), True)
+    assert rows[0] is model.token_embedding.weight.grad
+    assert not rows[0][~used].any()
 
 
 def test_a_sample_of_all_tokens_gives_the_exact_loss() -> None:
