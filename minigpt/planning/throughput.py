@@ -55,8 +55,8 @@ class StepTimer:
     """Measures the step of each shape once, and chooses the faster dtype if the dtype is `auto`.
 
     `dtypes` are those to choose from, float32 first; if it is empty, as on a GPU, `auto` stays. Whether bfloat16 is
-    faster depends on the machine and on the shape, so both are measured, twice if they are close. Its gain grows with the matrices: once it was
-    worthwhile for a model, models of at least that width are measured in bfloat16 only.
+    faster depends on the machine and on the shape, so both are measured, twice if they are close. Its gain grows with
+    the matrices: once it was worthwhile for a model, models of at least that width are measured in bfloat16 only.
     """
 
     def __init__(self, measure: Measure, dtypes: tuple[str, ...] = ()) -> None:
