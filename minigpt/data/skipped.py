@@ -10,7 +10,7 @@ _SHOWN = 3  # names in a note
 
 
 class Unread(NamedTuple):
-    """A "document" or a "folder" that cannot be read, and why."""
+    """A "document", a "file" or a "folder" that cannot be read, and why."""
 
     what: str
     error: MinigptError
@@ -18,17 +18,18 @@ class Unread(NamedTuple):
 
 @dataclass(frozen=True)
 class Skipped:
-    """The names of files that are not text and of folders with models; documents and folders that cannot be read."""
+    """The names of files that are not text and of folders with models; what in a folder cannot be read."""
 
     files: list[str] = field(default_factory=list)
     models: list[str] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
 
     def notes(self) -> list[str]:
-        """A sentence on the documents that need packages, one on those that cannot be read, one on such folders, and
-        one on the models."""
+        """A sentence on the documents that need packages, one on the documents, one on the other files and one on the
+        folders that cannot be read, and one on the models."""
         notes = []
-        for what, kind in (("document", MissingPackageError), ("document", DataError), ("folder", DataError)):
+        kinds = [("document", MissingPackageError), *((what, DataError) for what in ("document", "file", "folder"))]
+        for what, kind in kinds:
             if of_kind := [each.error for each in self.unread if each.what == what and isinstance(each.error, kind)]:
                 more = len(of_kind) - 1
                 others = f" ({more:,} other {what}{'s' * (more > 1)} too)" if more else ""

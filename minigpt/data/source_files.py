@@ -191,7 +191,7 @@ def _in_folder(
 ) -> dict[str, SourceFile]:
     """The text files and documents in a folder by their paths, sorted, without reading the `known` ones again.
 
-    Adds files that are not text, models, and documents and folders that cannot be read to `skipped`.
+    Adds files that are not text, models, and files and folders that cannot be read to `skipped`.
     Raises: DataError if there is nothing else, and no model.
     """
     found: dict[str, SourceFile] = {}
@@ -205,16 +205,20 @@ def _in_folder(
     for path in walk(folder, skip_folder, lambda model: models.append(str(model))):
         file = SourceFile(path, str(path), decoding)
         original = os.path.realpath(path)
-        if original in known:
-            found[original] = known[original]
-        elif not is_file(path) or not (is_document(path) or file.is_parquet or _looks_like_text(file)):
-            skipped.files.append(file.name)
-            others += 1
-        else:
-            try:
+        try:
+            if original in known:
+                found[original] = known[original]
+            elif not is_file(path) or not (is_document(path) or file.is_parquet or _looks_like_text(file)):
+                skipped.files.append(file.name)
+                others += 1
+            else:
                 found[original] = _readable(file)
-            except (DataError, MissingPackageError) as error:
-                unread.append(Unread("document", error))
+        except MissingPackageError as error:
+            if not is_document(path):  # of a text that is read with it
+                raise
+            unread.append(Unread("document", error))
+        except DataError as error:
+            unread.append(Unread("document" if is_document(path) else "file", error))
     if not found and len(unread) > n_unread:
         raise unread[n_unread].error
     if not found and len(models) == n_models:

@@ -120,11 +120,7 @@ def _load_adapted(
     _check_queries(adapter, base_path)
     loaded = _load_base(path, base_path, adapter.base_sha256, mapped=True)
     model = merged(loaded.checkpoint.model, adapter).to(device, dtype)
-    tokenizer = loaded.checkpoint.tokenizer
-    if has_tokenizer(path):
-        tokenizer = Tokenizer.load(path)
-        tokenizer = tokenizer.with_end_ids((*tokenizer.end_ids, *loaded.checkpoint.tokenizer.end_ids))
-        check_vocabulary(tokenizer, model.config, path)
+    tokenizer = _adapted_tokenizer(path, loaded.checkpoint.tokenizer, model.config)
     notes = loaded.notes
     if base is None and adapter.base_sha256 is None and base_path != Path(adapter.base or ""):
         notes += (
@@ -132,6 +128,15 @@ def _load_adapted(
             f" has a fitting shape; for another base: --model BASE --adapter {path}",
         )
     return LoadedModel(Checkpoint(path, model, tokenizer), notes)
+
+
+def _adapted_tokenizer(adapter: Path, of_base: Tokenizer, config: GPTConfig) -> Tokenizer:
+    """The adapter's own tokenizer, which also ends where the base model's does; without one, the base model's."""
+    if not has_tokenizer(adapter):
+        return of_base
+    tokenizer = Tokenizer.load(adapter)
+    check_vocabulary(tokenizer, config, adapter)
+    return tokenizer.with_end_ids((*tokenizer.end_ids, *of_base.end_ids))
 
 
 def _load_base(adapter: Path, path: Path, sha256: str | None, *, mapped: bool) -> LoadedModel:
@@ -210,7 +215,8 @@ def describe_model(path: Path, checkpoints: Path | None = None) -> tuple[GPTConf
     if is_adapter(path) and not exists(path / TRAINING):
         base = find_base(path, read_adapter(path).base, checkpoints)
         _check_whole(path, base)
-        return describe_model(base)
+        config, of_base, notes = describe_model(base)
+        return config, _adapted_tokenizer(path, of_base, config), notes
     if is_checkpoint(path) or exists(path / TRAINING):
         config, tokenizer = read_config(path), Tokenizer.load(path)
         return config, tokenizer, _notes_on(path, config, tokenizer)

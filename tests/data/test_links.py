@@ -104,3 +104,15 @@ def test_a_link_to_what_may_not_be_read_is_skipped(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("os.stat", refusing)
     for source in (tmp_path, f"{tmp_path}/*.txt"):
         assert find_files([source], UTF8).skipped == [str(tmp_path / "secret.txt")]
+
+
+def test_a_file_in_a_folder_that_cannot_be_read_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "b.txt.gz").write_bytes(b"\x1f\x8b damaged")
+    found = find_files([tmp_path], UTF8)
+    assert [file.name for file in found.files] == [str(tmp_path / "a.txt")]
+    (note,) = found.notes
+    assert note.startswith(f"skipped a file: {tmp_path / 'b.txt.gz'} ")
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(DataError, match=r"b\.txt\.gz "):
+        find_files([tmp_path], UTF8)
