@@ -282,7 +282,13 @@ def test_a_text_ends_at_the_end_ids_of_the_base_if_the_adapter_has_its_own_token
     (folder / "generation_config.json").unlink()
     (base / "generation_config.json").write_text('{"eos_token_id": [256, 9]}')
     assert load_model(folder, "cpu").checkpoint.tokenizer.end_ids == (256, 9)
-    assert describe_model(folder)[1].end_ids == (256, 9)
+
+
+def test_an_adapter_is_described_with_its_own_tokenizer(tmp_path: Path, base: Path) -> None:
+    folder = save_adapted(tmp_path / "run", base, adapted(base))
+    (folder / "tokenizer.json").unlink(missing_ok=True)
+    Tokenizer.train(["abc"], "chars").save(folder)
+    assert describe_model(folder)[1].name == load_model(folder, "cpu").checkpoint.tokenizer.name == "chars"
 
 
 def test_a_missing_base_is_named_with_the_command_that_gets_it(tmp_path: Path, base: Path) -> None:
