@@ -286,6 +286,7 @@ def test_a_text_ends_at_the_end_ids_of_the_base_if_the_adapter_has_its_own_token
 
 def test_an_adapter_is_described_with_its_own_tokenizer(tmp_path: Path, base: Path) -> None:
     folder = save_adapted(tmp_path / "run", base, adapted(base))
+    (folder / "training.json").unlink(missing_ok=True)  # as in a folder that peft has written
     (folder / "tokenizer.json").unlink(missing_ok=True)
     Tokenizer.train(["abc"], "chars").save(folder)
     assert describe_model(folder)[1].name == load_model(folder, "cpu").checkpoint.tokenizer.name == "chars"

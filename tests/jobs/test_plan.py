@@ -263,7 +263,7 @@ def test_the_weights_of_a_model_to_fine_tune_are_in_memory_already(
     plan = plan_of(here / "fox.txt", **given)
     free = plan.settings.memory - 4 * plan.model.n_parameters
     monkeypatch.setattr("minigpt.device.free_memory", lambda _: free)
-    assert not plan_of(here / "fox.txt", **given).training.lora
+    assert plan_of(here / "fox.txt", **given).training == plan.training
     monkeypatch.setattr("minigpt.device.free_memory", lambda _: free - 1)
     made = plan_of(here / "fox.txt", **given)
     assert made.training.lora or made.training.checkpoint_activations == "on"

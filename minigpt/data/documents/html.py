@@ -7,8 +7,8 @@ from typing import Any
 from minigpt.data.documents.limits import TagCounter
 
 _CHARSET = re.compile(rb"""(?i)(?:charset|encoding)\s*=\s*["']?\s*([a-z0-9_.:-]{1,40})""")
-# What browsers read in place of an encoding that a page declares, for its additional characters. Source: the Encoding
-# Standard of WHATWG, "Names and labels".
+# Browsers decode a page that declares the first encoding with the second one, which has more characters. Source:
+# WHATWG, "Encoding Standard", section 4.2.
 _READ_AS = {
     "ascii": "cp1252",
     "iso8859-1": "cp1252",
