@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import torch
+from torch import Tensor
 
 from minigpt import cgroups
 from minigpt.errors import DeviceError
@@ -96,6 +97,12 @@ def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager
     if dtype == torch.float32:
         return nullcontext()
     return torch.autocast(device.type, dtype=dtype)
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which matrix products with `x` are computed: that of autocast if it is on, else that of `x`."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def allow_tf32(device: torch.device) -> None:

@@ -102,7 +102,7 @@ class CausalSelfAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         qkv = self.qkv_proj(x)  # (B, T, 3C)
         if cache is None and not last_only and not dropout and operations.attention_fits(qkv, self.n_head):
-            y = causal_attention(qkv.float(), self.n_head).to(qkv.dtype)  # (B, T, C)
+            y = causal_attention(qkv, self.n_head)  # (B, T, C)
             return self.residual_dropout(self.out_proj(y))
         query, key, value = self.split_heads(qkv)  # 3 x (B, H, T, D)
         if last_only:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from minigpt.device import product_dtype
 from minigpt.model.gpt import GPT
 
 _COMPRESSED_ROWS, _EXPANDED_ROWS = 64, 256  # that are converted at one time: small temporary tensors, fast loops
@@ -47,9 +48,7 @@ class FrozenLinear(nn.Module):
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        return _Product.apply(x, self.weight, self.scale, self.bias, dtype)  # type: ignore[no-untyped-call]
+        return _Product.apply(x, self.weight, self.scale, self.bias, product_dtype(x))  # type: ignore[no-untyped-call]
 
 
 def expand(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:

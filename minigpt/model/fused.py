@@ -1,13 +1,24 @@
-"""GELU and causal attention with their gradients, in C on a CPU."""
+"""Layer norm, GELU and causal attention with their gradients, in C on a CPU."""
 
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from minigpt.device import product_dtype
 from minigpt.native import operations
+
+
+class LayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm`; in C under autocast, the result already has the type of the matrix product that reads it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = product_dtype(x)
+        if operations.layer_norm_fits(x, self.weight, dtype):
+            return _LayerNorm.apply(x, self.weight, self.bias, self.eps, dtype)  # type: ignore[no-untyped-call]
+        return super().forward(x)
 
 
 def gelu(x: Tensor, approximate: str) -> Tensor:
@@ -32,6 +43,19 @@ def causal_attention(qkv: Tensor, n_head: int) -> Tensor:
     They must be what `operations.attention_fits` accepts.
     """
     return _CausalAttention.apply(qkv, n_head)  # type: ignore[no-untyped-call]
+
+
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:
+        y, statistics = operations.layer_norm(x, weight, bias, epsilon, dtype)
+        ctx.save_for_backward(x, weight, statistics)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return *operations.layer_norm_gradient(gradient, *ctx.saved_tensors), None, None
 
 
 class _GELU(torch.autograd.Function):

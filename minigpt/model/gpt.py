@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.model.attention import CausalSelfAttention, causal_mask, check_length
-from minigpt.model.fused import gelu
+from minigpt.model.fused import LayerNorm, gelu
 from minigpt.model.kv_cache import KVCache, LayerCache
 
 
@@ -44,9 +44,9 @@ class Block(nn.Module):
 
     def __init__(self, config: GPTConfig, mask: Tensor | None = None) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
+        self.attention_norm = LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         self.attention = CausalSelfAttention(config, mask)
-        self.mlp_norm = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
+        self.mlp_norm = LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
@@ -100,7 +100,7 @@ class GPT(nn.Module):
         self.embedding_dropout = nn.Dropout(config.dropout)
         mask = causal_mask(config.n_positions)
         self.blocks = nn.ModuleList(Block(config, mask) for _ in range(config.n_layer))
-        self.final_norm = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
+        self.final_norm = LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         if not self.token_embedding.weight.is_meta:
             initialize(self)
 

@@ -1,11 +1,11 @@
-/* Causal attention of one head and its gradient, in float32, for one instruction set; included by training_kernels.h.
+/* Causal attention of one head and its gradient, for one instruction set; included by training_kernels.h.
  *
  * A query attends to the keys up to its own position, so half of each (length, length) matrix is never computed. Products
- * are tiles whose sums stay in the registers. Sources: Vaswani et al. 2017, equation 1; Dao et al. 2022, "FlashAttention",
- * appendix B.2 (the gradient).
+ * are tiles whose sums stay in the registers. All arithmetic is in float32; what is read and written has a `dtype`.
+ * Sources: Vaswani et al. 2017, equation 1; Dao et al. 2022, "FlashAttention", appendix B.2 (the gradient).
  *
- * Below, q, k, v and y are rows of `width` floats, one per position; `width` is a multiple of LANES. Where an argument
- * ends in _stride, its rows begin that many floats apart. `padded` is the length rounded up to ROW_MULTIPLE, the row length of
+ * Below, q, k, v and y are rows of `width` numbers, one per position; `width` is a multiple of LANES. Where an argument
+ * ends in _stride, its rows begin that many numbers apart. `padded` is the length rounded up to ROW_MULTIPLE, the row length of
  * the matrices (length, padded).
  */
 
@@ -49,18 +49,29 @@ static void NAME(multiply)(
     }
 }
 
-/* Copies rows that begin `stride` floats apart to (length, width): such rows often share few sets of the first-level
+/* Copies rows that begin `stride` numbers apart to (length, width): such rows often share few sets of the first-level
  * cache. */
-static void NAME(gather)(float *to, const float *rows, int64_t stride, int64_t length, int64_t width) {
-    for (int64_t t = 0; t < length; t++) memcpy(to + t * width, rows + t * stride, width * sizeof *to);
+static inline __attribute__((always_inline)) void NAME(gather)(
+    float *to, const void *rows, int64_t stride, int64_t length, int64_t width, const int dtype) {
+    for (int64_t t = 0; t < length; t++)
+        for (int64_t d = 0; d < width; d += WIDTH)
+            NAME(store)(to + t * width + d, NAME(read)(at(rows, t * stride + d, dtype), 0, WIDTH, dtype));
 }
 
-/* The transpose of `length` rows, (width, padded); the columns from `length` on become 0. */
-static void NAME(transpose)(float *columns, const float *rows, int64_t stride, int64_t length, int64_t width) {
+/* Copies (count, width) to rows that begin `stride` numbers apart. */
+static inline __attribute__((always_inline)) void NAME(scatter)(
+    void *rows, int64_t stride, const float *from, int64_t count, int64_t width, const int dtype) {
+    for (int64_t t = 0; t < count; t++)
+        for (int64_t d = 0; d < width; d += WIDTH)
+            NAME(write)((void *)at(rows, t * stride + d, dtype), 0, WIDTH, NAME(load)(from + t * width + d), dtype);
+}
+
+/* The transpose of (length, width), (width, padded); the columns from `length` on become 0. */
+static void NAME(transpose)(float *columns, const float *rows, int64_t length, int64_t width) {
     int64_t padded = padded_length(length);
     for (int64_t d = 0; d < width; d += 8)
         for (int64_t t = 0; t < padded; t++)
-            for (int i = 0; i < 8; i++) columns[(d + i) * padded + t] = t < length ? rows[t * stride + d + i] : 0;
+            for (int i = 0; i < 8; i++) columns[(d + i) * padded + t] = t < length ? rows[t * width + d + i] : 0;
 }
 
 /* e^(scale x - shift) of the first `count` numbers x, and 0 for those up to `end`, a multiple of TILE_COLUMNS; returns the
@@ -83,17 +94,20 @@ static float NAME(shifted_exponentials)(float *x, int64_t count, int64_t end, fl
 
 /* y = softmax(scale q k^T) v. logs[t] is the logarithm of the sum of query t's exponentials. The buffer has room for
  * attention_buffer floats. */
-static void NAME(attend_head)(
-    float *y, int64_t y_stride, float *logs, const float *q, const float *k, const float *v, int64_t stride,
-    int64_t length, int64_t width, float scale, float *buffer) {
+static inline __attribute__((always_inline)) void NAME(attend_head_of)(
+    void *y, int64_t y_stride, float *logs, const void *q, const void *k, const void *v, int64_t stride, int64_t length,
+    int64_t width, float scale, float *buffer, const int dtype) {
     int64_t padded = padded_length(length);
-    float *keys = buffer, *weights = keys + width * padded, *values = weights + TILE_ROWS * padded;
-    NAME(transpose)(keys, k, stride, length, width);
-    NAME(gather)(values, v, stride, length, width);
+    float *keys = buffer, *weights = keys + width * padded, *rows_of_y = weights + TILE_ROWS * padded;
+    float *queries = rows_of_y + TILE_ROWS * width, *values = queries + length * width;
+    NAME(gather)(values, k, stride, length, width, dtype);
+    NAME(transpose)(keys, values, length, width);
+    NAME(gather)(values, v, stride, length, width, dtype);
+    NAME(gather)(queries, q, stride, length, width, dtype);
     for (int64_t t = 0; t < length; t += TILE_ROWS) {
         int64_t rows = length - t < TILE_ROWS ? length - t : TILE_ROWS;
         int64_t visible = t + rows, end = (visible + NAME(TILE_COLUMNS) - 1) / NAME(TILE_COLUMNS) * NAME(TILE_COLUMNS);
-        NAME(multiply)(rows, end, weights, padded, q + t * stride, stride, 1, keys, padded, width);
+        NAME(multiply)(rows, end, weights, padded, queries + t * width, width, 1, keys, padded, width);
         for (int64_t r = 0; r < rows; r++) {
             float *row = weights + r * padded;
             NAME(floats) maxima = NAME(broadcast)(-INFINITY);
@@ -107,29 +121,32 @@ static void NAME(attend_head)(
             logs[t + r] = largest + logf(total);
             for (int64_t i = 0; i < end; i += WIDTH) NAME(store)(row + i, NAME(load)(row + i) * (1 / total));
         }
-        NAME(multiply)(rows, width, y + t * y_stride, y_stride, weights, padded, 1, values, width, visible);
+        NAME(multiply)(rows, width, rows_of_y, width, weights, padded, 1, values, width, visible);
+        NAME(scatter)((void *)at(y, t * y_stride, dtype), y_stride, rows_of_y, rows, width, dtype);
     }
 }
 
 /* The gradients dq, dk and dv of y = softmax(scale q k^T) v from that of y, which is dy. The weights P are computed again
  * from q, k and `logs`; the scores have the gradient S = P (dy v^T - sum(P dy v^T)) scale. */
-static void NAME(attend_head_gradient)(
-    float *dq, float *dk, float *dv, const float *dy, int64_t y_stride, const float *logs, const float *q,
-    const float *k, const float *v, int64_t stride, int64_t length, int64_t width, float scale, float *buffer) {
-    int64_t padded = padded_length(length);
-    float *keys = buffer, *values = keys + width * padded;
+static inline __attribute__((always_inline)) void NAME(attend_head_gradient_of)(
+    void *dq, void *dk, void *dv, const void *dy, int64_t y_stride, const float *logs, const void *q, const void *k,
+    const void *v, int64_t stride, int64_t length, int64_t width, float scale, float *buffer, const int dtype) {
+    int64_t padded = padded_length(length), size = length * width;
+    float *keys = buffer, *values = keys + width * padded; /* transposed */
     float *weights = values + width * padded, *scores = weights + length * padded;
-    float *gathered = scores + length * padded; /* k, then q */
-    float *outputs = gathered + length * width; /* dy */
-    NAME(transpose)(keys, k, stride, length, width);
-    NAME(transpose)(values, v, stride, length, width);
-    NAME(gather)(gathered, k, stride, length, width);
-    NAME(gather)(outputs, dy, y_stride, length, width);
+    float *gathered = scores + length * padded; /* v, then k */
+    float *queries = gathered + size, *outputs = queries + size, *result = outputs + size;
+    NAME(gather)(gathered, v, stride, length, width, dtype);
+    NAME(transpose)(values, gathered, length, width);
+    NAME(gather)(gathered, k, stride, length, width, dtype);
+    NAME(transpose)(keys, gathered, length, width);
+    NAME(gather)(queries, q, stride, length, width, dtype);
+    NAME(gather)(outputs, dy, y_stride, length, width, dtype);
     for (int64_t t = 0; t < length; t += TILE_ROWS) {
         int64_t rows = length - t < TILE_ROWS ? length - t : TILE_ROWS;
         int64_t visible = t + rows, end = (visible + NAME(TILE_COLUMNS) - 1) / NAME(TILE_COLUMNS) * NAME(TILE_COLUMNS);
         float *p = weights + t * padded, *s = scores + t * padded;
-        NAME(multiply)(rows, end, p, padded, q + t * stride, stride, 1, keys, padded, width);
+        NAME(multiply)(rows, end, p, padded, queries + t * width, width, 1, keys, padded, width);
         NAME(multiply)(rows, end, s, padded, outputs + t * width, width, 1, values, padded, width);
         for (int64_t r = 0; r < rows; r++, p += padded, s += padded) {
             NAME(shifted_exponentials)(p, t + r + 1, end, scale, logs[t + r]);
@@ -139,14 +156,30 @@ static void NAME(attend_head_gradient)(
             for (int64_t i = 0; i < end; i += WIDTH)
                 NAME(store)(s + i, NAME(load)(p + i) * (NAME(load)(s + i) - sum) * scale);
         }
-        NAME(multiply)(rows, width, dq + t * stride, stride, scores + t * padded, padded, 1, gathered, width, visible);
+        NAME(multiply)(rows, width, result, width, scores + t * padded, padded, 1, gathered, width, visible);
+        NAME(scatter)((void *)at(dq, t * stride, dtype), stride, result, rows, width, dtype);
     }
-    NAME(gather)(gathered, q, stride, length, width);
     for (int64_t t = 0; t < length; t += TILE_ROWS) { /* keys and values from t on, and the queries that see them */
         int64_t rows = length - t < TILE_ROWS ? length - t : TILE_ROWS, first = t * padded + t;
-        NAME(multiply)(
-            rows, width, dk + t * stride, stride, scores + first, 1, padded, gathered + t * width, width, length - t);
-        NAME(multiply)(
-            rows, width, dv + t * stride, stride, weights + first, 1, padded, outputs + t * width, width, length - t);
+        NAME(multiply)(rows, width, result, width, scores + first, 1, padded, queries + t * width, width, length - t);
+        NAME(scatter)((void *)at(dk, t * stride, dtype), stride, result, rows, width, dtype);
+        NAME(multiply)(rows, width, result, width, weights + first, 1, padded, outputs + t * width, width, length - t);
+        NAME(scatter)((void *)at(dv, t * stride, dtype), stride, result, rows, width, dtype);
     }
 }
+
+#define FOR_DTYPE(name, dtype) \
+    static void NAME(attend_head_##name)( \
+        void *y, int64_t y_stride, float *logs, const void *q, const void *k, const void *v, int64_t stride, \
+        int64_t length, int64_t width, float scale, float *buffer) { \
+        NAME(attend_head_of)(y, y_stride, logs, q, k, v, stride, length, width, scale, buffer, dtype); \
+    } \
+    static void NAME(attend_head_gradient_##name)( \
+        void *dq, void *dk, void *dv, const void *dy, int64_t y_stride, const float *logs, const void *q, \
+        const void *k, const void *v, int64_t stride, int64_t length, int64_t width, float scale, float *buffer) { \
+        NAME(attend_head_gradient_of)( \
+            dq, dk, dv, dy, y_stride, logs, q, k, v, stride, length, width, scale, buffer, dtype); \
+    }
+FOR_DTYPE(bfloat16, BFLOAT16)
+FOR_DTYPE(float32, FLOAT32)
+#undef FOR_DTYPE

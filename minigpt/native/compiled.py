@@ -21,6 +21,21 @@ _INSTRUCTIONS = "MINIGPT_CPU_ISA"  # environment variable: the instruction set t
 
 _ADDRESS, _COUNT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _THREADS = _CHOICE = ctypes.c_int
+
+
+class Adam(ctypes.Structure):
+    """The coefficients of an update of Adam, as in training.c."""
+
+    _fields_ = [(name, _FLOAT) for name in ("beta1", "beta2", "rate", "correction", "epsilon")]
+
+
+class Gradient(ctypes.Structure):
+    """The gradient of a token embedding, as in training.c."""
+
+    _fields_ = [("rows", _ADDRESS), ("positions", _ADDRESS), ("width", _COUNT)]
+
+
+_ADAM, _GRADIENT = ctypes.POINTER(Adam), ctypes.POINTER(Gradient)
 FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # result and arguments, as in decode.c and training.c
     "minigpt_use": (ctypes.c_char_p, [ctypes.c_char_p]),
     "minigpt_selected": (ctypes.c_char_p, []),
@@ -29,6 +44,8 @@ FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # result and arguments, 
     "minigpt_step": (ctypes.c_int, [_ADDRESS, _ADDRESS, _ADDRESS, _THREADS]),
     "minigpt_training_use": (None, [ctypes.c_char_p]),
     "minigpt_has_openmp": (ctypes.c_int, []),
+    "minigpt_layer_norm": (None, [_CHOICE, *[_ADDRESS] * 5, *[_COUNT] * 2, _FLOAT, _THREADS]),
+    "minigpt_layer_norm_gradient": (None, [_CHOICE, *[_ADDRESS] * 6, *[_COUNT] * 2, _ADDRESS, _THREADS]),
     "minigpt_gelu": (None, [_CHOICE, _ADDRESS, _ADDRESS, _COUNT, _THREADS]),
     "minigpt_gelu_gradient": (None, [_CHOICE, _ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _THREADS]),
     "minigpt_causal_softmax": (None, [_ADDRESS, _COUNT, _COUNT, _FLOAT, _ADDRESS, _THREADS]),
@@ -38,8 +55,18 @@ FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # result and arguments, 
         [_CHOICE, *[_ADDRESS] * 3, *[_COUNT] * 3, _FLOAT, *[_ADDRESS] * 3, _THREADS],
     ),
     "minigpt_attention_buffer": (_COUNT, [_COUNT, _COUNT, _CHOICE]),
-    "minigpt_attention": (None, [*[_ADDRESS] * 3, *[_COUNT] * 4, _ADDRESS, _THREADS]),
-    "minigpt_attention_gradient": (None, [*[_ADDRESS] * 4, *[_COUNT] * 4, _ADDRESS, _THREADS]),
+    "minigpt_attention": (None, [_CHOICE, *[_ADDRESS] * 3, *[_COUNT] * 4, _ADDRESS, _THREADS]),
+    "minigpt_attention_gradient": (None, [_CHOICE, *[_ADDRESS] * 4, *[_COUNT] * 4, _ADDRESS, _THREADS]),
+    "minigpt_adam_of_features": (
+        None,
+        [*[_ADDRESS] * 3, _GRADIENT, *[_ADDRESS] * 2, _COUNT, _ADAM, _ADDRESS, _THREADS],
+    ),
+    "minigpt_adam_of_tokens": (
+        None,
+        [*[_ADDRESS] * 3, _GRADIENT, *[_ADDRESS] * 3, _COUNT, _FLOAT, _ADAM, _ADDRESS, _THREADS],
+    ),
+    "minigpt_momentum": (None, [_CHOICE, *[_ADDRESS] * 3, _COUNT, _FLOAT, _THREADS]),
+    "minigpt_move": (None, [_CHOICE, *[_ADDRESS] * 2, _COUNT, *[_FLOAT] * 2, _THREADS]),
     "minigpt_orthogonalization_buffer": (_COUNT, [_COUNT, _COUNT]),
     "minigpt_orthogonalize": (
         None,

@@ -1,19 +1,22 @@
-"""Operations of a training step on a CPU in C: GELU, causal attention, the cross entropy, Muon's orthogonalization.
+"""Operations of a training step on a CPU in C: layer norm, GELU, causal attention, cross entropy, orthogonalization.
 
 They are in training.c, compute in float32 and round results in bfloat16 once. Attention is one operation in float32 and
 over few positions; over more, in bfloat16, its matrix products are PyTorch's and only its weights are computed here.
 """
 
 import ctypes
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minigpt.native import compiled
 
 _LANES = 16  # as in platform.h
-_BLOCK = 64  # as in training.c
+_BLOCK = _NORM_ROWS = 64  # as in training.c
 _PARALLEL = 2**15  # numbers from which several threads are faster than one
 _DTYPES = {torch.bfloat16: 0, torch.float32: 1}  # as in training.c
 _ATTENTION_POSITIONS = 1024  # the gradient needs 8 bytes per pair of positions and thread
@@ -23,17 +26,24 @@ _ORTHOGONALIZED_ROWS = 1024  # of the shorter side; a thread needs 20 bytes per 
 
 def fits(x: Tensor) -> bool:
     """Whether the functions below can compute with `x`, and are faster than PyTorch."""
+    return _is_in_memory(x) and are_faster(x.dtype)
+
+
+def _is_in_memory(x: Tensor) -> bool:
+    """Whether C code can read `x`: a tensor of another type, or under torch.func's transforms, may have no memory."""
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return False
-    # A tensor of another type, or under torch.func's transforms, may have no memory.
-    return type(x) is Tensor and not torch._C._are_functorch_transforms_active() and are_faster(x.dtype)
+    return type(x) in (Tensor, nn.Parameter) and not torch._C._are_functorch_transforms_active()
+
+
+def layer_norm_fits(x: Tensor, weight: Tensor, dtype: torch.dtype) -> bool:
+    """Whether `layer_norm` can compute with `x` and a result in this dtype, and is faster than PyTorch."""
+    is_float32 = x.dtype == weight.dtype == torch.float32
+    return is_float32 and _is_in_memory(x) and _is_in_memory(weight) and are_faster(dtype)
 
 
 def attention_fits(qkv: Tensor, n_head: int) -> bool:
-    """Whether `attention` can compute with queries, keys and values (B, T, 3C), and is faster than PyTorch.
-
-    Those in bfloat16 it computes with after their conversion to float32.
-    """
+    """Whether `attention` can compute with queries, keys and values (B, T, 3C), and is faster than PyTorch."""
     t, c = qkv.shape[1], qkv.shape[2] // 3
     most = _ATTENTION_POSITIONS if qkv.dtype == torch.float32 else _BFLOAT16_ATTENTION_POSITIONS
     if t > most or c // n_head % _LANES:
@@ -57,6 +67,41 @@ def are_faster(dtype: torch.dtype) -> bool:
     if dtype == torch.float32 and compiled.selected(loaded) not in ("avx2", "avx512-vnni"):
         return False
     return bool(torch.get_num_threads() == 1 or loaded.minigpt_has_openmp())
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The layer norm of float32 rows in `dtype`, and what its gradient needs: (..., C), (C,), (C,) -> (..., C), (2, N).
+
+    N is the number of rows.
+    """
+    x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
+    width = x.shape[-1]
+    rows = x.numel() // max(1, width)
+    y, statistics = torch.empty_like(x, dtype=dtype), x.new_empty(2, rows)
+    _loaded().minigpt_layer_norm(
+        _DTYPES[dtype], y.data_ptr(), statistics.data_ptr(), x.data_ptr(), weight.data_ptr(), bias.data_ptr(), rows,
+        width, epsilon, _threads(x),
+    )  # fmt: skip
+    return y, statistics
+
+
+def layer_norm_gradient(
+    gradient: Tensor, x: Tensor, weight: Tensor, statistics: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and bias from that of the result.
+
+    Shapes: (..., C), (..., C), (C,), (2, N) -> (..., C), (C,), (C,).
+    """
+    gradient, x, weight = gradient.contiguous(), x.contiguous(), weight.contiguous()
+    result, of_parameters, threads = torch.empty_like(x), x.new_empty(2, x.shape[-1]), _threads(x)
+    sums = x.new_empty(-(-statistics.shape[1] // _NORM_ROWS), 2, x.shape[-1])
+    _loaded().minigpt_layer_norm_gradient(
+        _DTYPES[gradient.dtype], result.data_ptr(), of_parameters.data_ptr(), gradient.data_ptr(),
+        statistics.data_ptr(), x.data_ptr(), weight.data_ptr(), statistics.shape[1], x.shape[-1], sums.data_ptr(),
+        threads,
+    )  # fmt: skip
+    of_weight, of_bias = of_parameters
+    return result, of_weight, of_bias
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -84,11 +129,12 @@ def attention(qkv: Tensor, n_head: int) -> tuple[Tensor, Tensor]:
     """
     qkv = qkv.contiguous()
     b, t, c = *qkv.shape[:2], qkv.shape[2] // 3
-    y, logs = qkv.new_empty(b, t, c), qkv.new_empty(b, n_head, t)
+    y, logs = qkv.new_empty(b, t, c), qkv.new_empty(b, n_head, t, dtype=torch.float32)
     buffer, threads = _attention_buffer(qkv, n_head, gradient=False)
     _loaded().minigpt_attention(
-        y.data_ptr(), logs.data_ptr(), qkv.data_ptr(), b, t, n_head, c // n_head, buffer.data_ptr(), threads
-    )
+        _DTYPES[qkv.dtype], y.data_ptr(), logs.data_ptr(), qkv.data_ptr(), b, t, n_head, c // n_head, buffer.data_ptr(),
+        threads,
+    )  # fmt: skip
     return y, logs
 
 
@@ -99,8 +145,8 @@ def attention_gradient(gradient: Tensor, qkv: Tensor, logs: Tensor) -> Tensor:
     result = torch.empty_like(qkv)
     buffer, threads = _attention_buffer(qkv, n_head, gradient=True)
     _loaded().minigpt_attention_gradient(
-        result.data_ptr(), gradient.data_ptr(), logs.data_ptr(), qkv.data_ptr(), b, t, n_head, c // n_head,
-        buffer.data_ptr(), threads,
+        _DTYPES[qkv.dtype], result.data_ptr(), gradient.data_ptr(), logs.data_ptr(), qkv.data_ptr(), b, t, n_head,
+        c // n_head, buffer.data_ptr(), threads,
     )  # fmt: skip
     return result
 
@@ -108,7 +154,8 @@ def attention_gradient(gradient: Tensor, qkv: Tensor, logs: Tensor) -> Tensor:
 def _attention_buffer(qkv: Tensor, n_head: int, *, gradient: bool) -> tuple[Tensor, int]:
     """The memory of all threads, and their number."""
     t, width, threads = qkv.shape[1], qkv.shape[2] // 3 // n_head, _threads(qkv)
-    return qkv.new_empty(threads * _loaded().minigpt_attention_buffer(t, width, gradient)), threads
+    room = _loaded().minigpt_attention_buffer(t, width, gradient)
+    return qkv.new_empty(threads * room, dtype=torch.float32), threads
 
 
 def causal_softmax_(scores: Tensor, scale: float) -> Tensor:
@@ -133,6 +180,93 @@ def causal_softmax_gradient(gradient: Tensor, weights: Tensor, scale: float) -> 
         _threads(weights),
     )  # fmt: skip
     return result
+
+
+@dataclass(frozen=True, eq=False)
+class RowGradient:
+    """The gradient of a matrix (V, C) by those of its rows that have any.
+
+    Shapes: rows (S, C) float32; positions (V,) int64, of each row of the matrix in `rows`, -1 if it has no gradient.
+    """
+
+    rows: Tensor
+    positions: Tensor
+
+    def __post_init__(self) -> None:
+        assert self.rows.dtype == torch.float32
+        assert self.rows.is_contiguous()
+        assert self.positions.dtype == torch.int64
+        assert self.positions.is_contiguous()
+
+    @property
+    def _address(self) -> Any:
+        return compiled.Gradient(self.rows.data_ptr(), self.positions.data_ptr(), self.rows.shape[1])
+
+
+def adam(learning_rate: float, beta1: float, beta2: float, epsilon: float, step: int) -> compiled.Adam:
+    """The coefficients of Adam's update number `step`, counted from 1."""
+    return compiled.Adam(beta1, beta2, learning_rate / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step), epsilon)
+
+
+def adam_of_features(
+    mean: Tensor, square: Tensor, gradient: RowGradient, tokens: Tensor, starts: Tensor, adam: compiled.Adam
+) -> Tensor:
+    """Updates Adam's moments of spelling features (F, C), whose gradients are the sums of their tokens'.
+
+    The tokens of feature f are `tokens[starts[f] : starts[f + 1]]`. Returns the updates, which are to be subtracted.
+    Shapes: mean and square (F, C), tokens (N,) int64, starts (F + 1,) int64 -> (F, C).
+    """
+    updates, threads = torch.empty_like(mean), _threads(mean)
+    buffer = mean.new_empty(threads, mean.shape[1])
+    _loaded().minigpt_adam_of_features(
+        updates.data_ptr(), mean.data_ptr(), square.data_ptr(), gradient._address, tokens.data_ptr(),
+        starts.data_ptr(), len(mean), adam, buffer.data_ptr(), threads,
+    )  # fmt: skip
+    return updates
+
+
+def adam_of_tokens_(
+    weight: Tensor, mean: Tensor, square: Tensor, gradient: RowGradient, updates: Tensor, features: Tensor,
+    starts: Tensor, kept: float, adam: compiled.Adam,
+) -> None:  # fmt: skip
+    """Updates a token embedding (V, C), after a multiplication with `kept`, by Adam and by its features' updates.
+
+    The features of token v are `features[starts[v] : starts[v + 1]]`; `updates` (F, C) are from `adam_of_features`.
+    Shapes: mean and square (V, C), features (N,) int64, starts (V + 1,) int64.
+    """
+    threads = _threads(weight)
+    buffer = weight.new_empty(threads, 2, weight.shape[1])
+    _loaded().minigpt_adam_of_tokens(
+        weight.data_ptr(), mean.data_ptr(), square.data_ptr(), gradient._address, updates.data_ptr(),
+        features.data_ptr(), starts.data_ptr(), len(weight), kept, adam, buffer.data_ptr(), threads,
+    )  # fmt: skip
+
+
+def momenta_(momenta: Sequence[Tensor], gradients: Sequence[Tensor], beta: float, dtype: torch.dtype) -> Tensor:
+    """Updates the momenta of matrices of one shape; returns Nesterov's, of which a part `beta` is the momentum.
+
+    Shapes: n x (rows, columns) twice, contiguous float32 -> (n, rows, columns) in `dtype`.
+    """
+    result = torch.empty(len(momenta), *momenta[0].shape, dtype=dtype, device=momenta[0].device)
+    for x, momentum, gradient in zip(result, momenta, gradients, strict=True):
+        _loaded().minigpt_momentum(
+            _DTYPES[dtype], x.data_ptr(), momentum.data_ptr(), gradient.contiguous().data_ptr(), x.numel(), beta,
+            _threads(x),
+        )  # fmt: skip
+    return result
+
+
+def move_(weights: Sequence[Tensor], updates: Tensor, kept: float, factor: float) -> None:
+    """Each weight becomes `kept` times itself plus `factor` times its update: n x (rows, columns), (n, rows, columns).
+
+    Weights are contiguous float32; the updates are in float32 or bfloat16.
+    """
+    updates = updates.contiguous()
+    for weight, update in zip(weights, updates, strict=True):
+        _loaded().minigpt_move(
+            _DTYPES[update.dtype], weight.data_ptr(), update.data_ptr(), weight.numel(), kept, factor,
+            _threads(weight),
+        )  # fmt: skip
 
 
 def orthogonalize(matrices: Tensor, polynomials: Sequence[Sequence[float]], safety: float) -> Tensor:

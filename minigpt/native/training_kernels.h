@@ -161,10 +161,11 @@ static void NAME(softmax_gradient)(
     if (i < room) memset(dx + i, 0, (room - i) * sizeof *dx);
 }
 
-/* v with 0 for numbers below the smallest normal float, with which some processors multiply a hundred times slower. */
-static inline NAME(floats) NAME(normal)(NAME(floats) v) {
-    NAME(integers) bits = (NAME(integers))v, is_normal = (bits & 0x7fffffff) >= 0x00800000;
-    return (NAME(floats))(bits & is_normal);
+/* v with 0 for numbers below about 1e-30. Their products with a probability's normalization would be below the smallest normal
+ * float, and each such product takes Intel's processors more than a hundred cycles. */
+static inline NAME(floats) NAME(drop_tiny)(NAME(floats) v) {
+    NAME(integers) bits = (NAME(integers))v, is_large = (bits & 0x7fffffff) >= 0x0da24260;
+    return (NAME(floats))(bits & is_large);
 }
 
 /* Overwrites n logits with softmax(logits) - (1 - weight) onehot(target) - weight softmax(teacher), the gradient of the
@@ -189,13 +190,143 @@ static inline __attribute__((always_inline)) void NAME(cross_entropy_of)(
     buffer[target] -= (1 - weight) * *total;
     float inverse = 1 / *total;
     for (int64_t i = 0; i < n; i += WIDTH) {
-        NAME(floats) gradient = NAME(load)(buffer + i) * inverse;
-        if (teacher) gradient -= NAME(load)(soft + i) * share;
-        NAME(write)(logits, i, n, NAME(normal)(gradient), dtype);
+        NAME(floats) gradient = NAME(drop_tiny)(NAME(load)(buffer + i)) * inverse;
+        if (teacher) gradient -= NAME(drop_tiny)(NAME(load)(soft + i)) * share;
+        NAME(write)(logits, i, n, gradient, dtype);
+    }
+}
+
+/* `read` and `write` of n numbers. If they are `whole` vectors, a constant, no vector has a part beyond them. */
+static inline __attribute__((always_inline)) NAME(floats) NAME(get)(
+    const void *x, int64_t i, int64_t n, const int dtype, const int whole) {
+    return whole ? NAME(read)(at(x, i, dtype), 0, WIDTH, dtype) : NAME(read)(x, i, n, dtype);
+}
+
+static inline __attribute__((always_inline)) void NAME(put)(
+    void *y, int64_t i, int64_t n, NAME(floats) v, const int dtype, const int whole) {
+    if (whole)
+        NAME(write)((void *)at(y, i, dtype), 0, WIDTH, v, dtype);
+    else
+        NAME(write)(y, i, n, v, dtype);
+}
+
+/* y = (x - mean) / sqrt(variance + epsilon) weight + bias for a row of n floats x; *mean and *inverse, which is
+ * 1 / sqrt(variance + epsilon), are what the gradient needs. */
+static inline __attribute__((always_inline)) void NAME(layer_norm_of)(
+    void *y, float *mean, float *inverse, const float *x, const float *weight, const float *bias, int64_t n,
+    float epsilon, const int dtype, const int whole) {
+    NAME(floats) sums[PARTS] = {{0}}, squares[PARTS] = {{0}};
+    for (int64_t i = 0; i < n; i += LANES)
+        for (int p = 0; p < PARTS; p++) sums[p] += NAME(get)(x, i + p * WIDTH, n, FLOAT32, whole);
+    float average = NAME(total)(sums) / n;
+    for (int64_t i = 0; i < n; i += LANES)
+        for (int p = 0; p < PARTS; p++) {
+            int64_t from = i + p * WIDTH;
+            NAME(floats) difference = NAME(get)(x, from, n, FLOAT32, whole) - average;
+            if (!whole) difference = NAME(limit)(difference, from, n, 0);
+            squares[p] = MULTIPLY_ADD(difference, difference, squares[p]);
+        }
+    float factor = 1 / sqrtf(NAME(total)(squares) / n + epsilon);
+    for (int64_t i = 0; i < n; i += WIDTH) {
+        NAME(floats) normalized = (NAME(get)(x, i, n, FLOAT32, whole) - average) * factor;
+        NAME(floats) scale = NAME(get)(weight, i, n, FLOAT32, whole), shift = NAME(get)(bias, i, n, FLOAT32, whole);
+        NAME(put)(y, i, n, MULTIPLY_ADD(normalized, scale, shift), dtype, whole);
+    }
+    *mean = average, *inverse = factor;
+}
+
+/* The gradient dx of a row x from that of y, and those of weight and bias, which are added to dweight and dbias. With the
+ * normalized row z and g = dy weight, dx = (g - mean(g) - z mean(g z)) inverse. Source: Ba et al. 2016, "Layer
+ * normalization". */
+static inline __attribute__((always_inline)) void NAME(layer_norm_gradient_of)(
+    float *dx, float *dweight, float *dbias, const void *dy, const float *x, const float *weight, float mean,
+    float inverse, int64_t n, const int dtype, const int whole) {
+    NAME(floats) sums[PARTS] = {{0}}, products[PARTS] = {{0}};
+    for (int64_t i = 0; i < n; i += LANES)
+        for (int p = 0; p < PARTS; p++) {
+            int64_t from = i + p * WIDTH;
+            NAME(floats) gradient = NAME(get)(dy, from, n, dtype, whole);
+            NAME(floats) normalized = (NAME(get)(x, from, n, FLOAT32, whole) - mean) * inverse;
+            NAME(floats) g = gradient * NAME(get)(weight, from, n, FLOAT32, whole); /* 0 beyond n */
+            NAME(floats) of_weight = NAME(get)(dweight, from, n, FLOAT32, whole);
+            NAME(put)(dweight, from, n, MULTIPLY_ADD(gradient, normalized, of_weight), FLOAT32, whole);
+            NAME(put)(dbias, from, n, gradient + NAME(get)(dbias, from, n, FLOAT32, whole), FLOAT32, whole);
+            sums[p] += g;
+            products[p] = MULTIPLY_ADD(g, normalized, products[p]);
+        }
+    float average = NAME(total)(sums) / n, slope = NAME(total)(products) / n;
+    for (int64_t i = 0; i < n; i += WIDTH) {
+        NAME(floats) normalized = (NAME(get)(x, i, n, FLOAT32, whole) - mean) * inverse;
+        NAME(floats) g = NAME(get)(dy, i, n, dtype, whole) * NAME(get)(weight, i, n, FLOAT32, whole);
+        NAME(put)(dx, i, n, (g - average - normalized * slope) * inverse, FLOAT32, whole);
+    }
+}
+
+/* Adam's moments after a gradient, and the update that they give, which is to be subtracted; see `Adam`. */
+static void NAME(adam)(
+    float *restrict update, float *restrict mean, float *restrict square, const float *restrict gradient, int64_t n,
+    const Adam *adam) {
+    for (int64_t i = 0; i < n; i++) {
+        mean[i] += (1 - adam->beta1) * (gradient[i] - mean[i]);
+        square[i] = adam->beta2 * square[i] + (1 - adam->beta2) * gradient[i] * gradient[i];
+        update[i] = adam->rate * mean[i] / (sqrtf(square[i]) * adam->correction + adam->epsilon);
+    }
+}
+
+/* y = a y + b x for n floats. */
+static void NAME(scale_and_add)(float *restrict y, float a, const float *restrict x, float b, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = a * y[i] + b * x[i];
+}
+
+/* The momentum of n numbers after their gradient, and Nesterov's x, of which a part `beta` is the momentum. */
+static inline __attribute__((always_inline)) void NAME(momentum_of)(
+    void *x, float *momentum, const float *gradient, int64_t n, float beta, const int dtype, const int whole) {
+    for (int64_t i = 0; i < n; i += WIDTH) {
+        NAME(floats) g = NAME(get)(gradient, i, n, FLOAT32, whole), m = NAME(get)(momentum, i, n, FLOAT32, whole);
+        m += (1 - beta) * (g - m);
+        NAME(put)(momentum, i, n, m, FLOAT32, whole);
+        NAME(put)(x, i, n, g + beta * (m - g), dtype, whole);
+    }
+}
+
+/* weight = kept weight + factor update for n numbers. */
+static inline __attribute__((always_inline)) void NAME(move_of)(
+    float *weight, const void *update, int64_t n, float kept, float factor, const int dtype, const int whole) {
+    for (int64_t i = 0; i < n; i += WIDTH) {
+        NAME(floats) w = NAME(get)(weight, i, n, FLOAT32, whole), u = NAME(get)(update, i, n, dtype, whole);
+        NAME(put)(weight, i, n, kept * w + factor * u, FLOAT32, whole);
     }
 }
 
 #define FOR_DTYPE(name, dtype) \
+    static void NAME(momentum_##name)(void *x, float *momentum, const float *gradient, int64_t n, float beta) { \
+        if (n % LANES == 0) \
+            NAME(momentum_of)(x, momentum, gradient, n, beta, dtype, 1); \
+        else \
+            NAME(momentum_of)(x, momentum, gradient, n, beta, dtype, 0); \
+    } \
+    static void NAME(move_##name)(float *weight, const void *update, int64_t n, float kept, float factor) { \
+        if (n % LANES == 0) \
+            NAME(move_of)(weight, update, n, kept, factor, dtype, 1); \
+        else \
+            NAME(move_of)(weight, update, n, kept, factor, dtype, 0); \
+    } \
+    static void NAME(layer_norm_##name)( \
+        void *y, float *mean, float *inverse, const float *x, const float *weight, const float *bias, int64_t n, \
+        float epsilon) { \
+        if (n % LANES == 0) \
+            NAME(layer_norm_of)(y, mean, inverse, x, weight, bias, n, epsilon, dtype, 1); \
+        else \
+            NAME(layer_norm_of)(y, mean, inverse, x, weight, bias, n, epsilon, dtype, 0); \
+    } \
+    static void NAME(layer_norm_gradient_##name)( \
+        float *dx, float *dweight, float *dbias, const void *dy, const float *x, const float *weight, float mean, \
+        float inverse, int64_t n) { \
+        if (n % LANES == 0) \
+            NAME(layer_norm_gradient_of)(dx, dweight, dbias, dy, x, weight, mean, inverse, n, dtype, 1); \
+        else \
+            NAME(layer_norm_gradient_of)(dx, dweight, dbias, dy, x, weight, mean, inverse, n, dtype, 0); \
+    } \
     static void NAME(gelu_##name)(void *y, const void *x, int64_t n) { NAME(gelu_of)(y, x, n, dtype); } \
     static void NAME(gelu_gradient_##name)(void *dx, const void *dy, const void *x, int64_t n) { \
         NAME(gelu_gradient_of)(dx, dy, x, n, dtype); \
@@ -213,13 +344,19 @@ FOR_DTYPE(float32, FLOAT32)
 #include "orthogonalization_kernels.h"
 
 static const Kernels NAME(kernels) = {
+    {NAME(momentum_bfloat16), NAME(momentum_float32)},
+    {NAME(move_bfloat16), NAME(move_float32)},
+    NAME(adam),
+    NAME(scale_and_add),
+    {NAME(layer_norm_bfloat16), NAME(layer_norm_float32)},
+    {NAME(layer_norm_gradient_bfloat16), NAME(layer_norm_gradient_float32)},
     {NAME(gelu_bfloat16), NAME(gelu_float32)},
     {NAME(gelu_gradient_bfloat16), NAME(gelu_gradient_float32)},
     {NAME(cross_entropy_bfloat16), NAME(cross_entropy_float32)},
     NAME(softmax),
     NAME(softmax_gradient),
-    NAME(attend_head),
-    NAME(attend_head_gradient),
+    {NAME(attend_head_bfloat16), NAME(attend_head_float32)},
+    {NAME(attend_head_gradient_bfloat16), NAME(attend_head_gradient_float32)},
     NAME(orthogonalize),
 };
 

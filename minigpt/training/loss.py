@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from minigpt.device import product_dtype
 from minigpt.model.gpt import GPT
 from minigpt.model.logits import logits_buffer
 from minigpt.native import operations
@@ -58,6 +59,7 @@ class LossModel(nn.Module):
         self.model = model
         self.teacher = teacher
         self.teacher_weight = teacher_weight
+        self.sparse_gradient = False  # of the token embedding, where a step reads only some of its rows
         if teacher is not None:
             teacher.requires_grad_(False)
             teacher.zero_grad(set_to_none=True)  # what its training left
@@ -112,7 +114,7 @@ class LossModel(nn.Module):
         if is_sharded_tensor(self.model.token_embedding.weight):  # `features` gathers it
             features = self.features(inputs)
             return features, select_rows(self.model.token_embedding.weight, step.ids)
-        rows = select_rows(self.model.token_embedding.weight, step.ids)  # (S, C)
+        rows = select_rows(self.model.token_embedding.weight, step.ids, sparse=self.sparse_gradient)  # (S, C)
         return self.features(inputs, vectors=F.embedding(step.inputs, rows)), rows
 
     def _soft_targets(self, inputs: Tensor, scored: Tensor | None) -> SoftTargets | None:
@@ -177,8 +179,7 @@ def next_token_loss(
 
     Shapes: features (B, T, C), head (V, C), targets (B, T) int64, corrections (V,) -> ().
     """
-    kind = features.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
+    kind, dtype = features.device.type, product_dtype(features)
     # A compiled gradient would be compiled again for each sample's size.
     plan = plan or head_plan(kind, dtype, len(head), compiled_gradient if corrections is None else None)
     flat, flat_targets = features.flatten(0, 1), targets.flatten()

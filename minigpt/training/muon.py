@@ -78,45 +78,51 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Updates every matrix that has a gradient, and overwrites the gradient with the momentum of the update."""
-        by_shape: defaultdict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
-        for group in self.param_groups:
+        """Updates every matrix that has a gradient; may overwrite the gradients."""
+        by_shape: defaultdict[tuple[int, torch.Size], list[Tensor]] = defaultdict(list)
+        for number, group in enumerate(self.param_groups):
             for matrix in group["params"]:
                 if matrix.grad is None:
                     continue
-                state = self.state[matrix]
-                if "momentum" not in state:
-                    state["momentum"] = torch.zeros_like(matrix)
-                state["momentum"].lerp_(matrix.grad, 1 - group["momentum"])
-                matrix.grad.lerp_(state["momentum"], group["momentum"])  # Nesterov's
-                matrix.mul_(1 - group["lr"] * group["weight_decay"])
-                by_shape[(matrix.shape, group["parts"], group["lr"])].append(matrix)
+                if "momentum" not in self.state[matrix]:
+                    self.state[matrix]["momentum"] = torch.zeros_like(matrix)
+                by_shape[(number, matrix.shape)].append(matrix)
         if not by_shape:
             return
         device, done = to_local(next(iter(by_shape.values()))[0]).device, 0
         self.way.start(device)
-        for (shape, parts, learning_rate), matrices in by_shape.items():
+        for (number, shape), matrices in by_shape.items():
             count = max(self.world.size, _MAX_NUMBERS // shape.numel())
             for start in range(0, len(matrices), count):
-                self._update(matrices[start : start + count], parts, learning_rate, done % self.world.size)
+                self._update(matrices[start : start + count], self.param_groups[number], done % self.world.size)
                 done += len(matrices[start : start + count])
         self.way.stop(device)
 
-    def _update(self, matrices: list[Tensor], parts: int, learning_rate: float, first: int) -> None:
-        """Updates matrices of one shape along the orthogonalized momenta that have replaced their gradients.
-
-        `first` is the process that orthogonalizes the first of them.
-        """
+    def _update(self, matrices: list[Tensor], group: dict[str, Any], first: int) -> None:
+        """Updates matrices of one shape and group. `first` is the process that orthogonalizes the first of them."""
         rows, columns = matrices[0].shape
+        parts, beta = group["parts"], group["momentum"]
+        kept = 1 - group["lr"] * group["weight_decay"]
+        factor = -group["lr"] * _SCALE * max(rows // parts, columns) ** 0.5
 
         def compute(momenta: Tensor) -> Tensor:
             pieces = momenta.view(parts * len(momenta), -1, columns)  # (n * parts, rows, columns)
             return orthogonalize(pieces, bfloat16=self.bfloat16).view(momenta.shape)
 
-        momenta = [to_local(matrix.grad) for matrix in matrices if matrix.grad is not None]
+        momenta = [self.state[matrix]["momentum"] for matrix in matrices]
+        gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
+        if self.world.size == 1 and operations.fits(matrices[0]):
+            dtype = torch.bfloat16 if self.bfloat16 else torch.float32
+            updates = compute(operations.momenta_(momenta, gradients, beta, dtype))
+            operations.move_(matrices, updates, kept, factor)
+            return
+        for matrix, momentum, gradient in zip(matrices, momenta, gradients, strict=True):
+            momentum.lerp_(gradient, 1 - beta)
+            gradient.lerp_(momentum, beta)  # Nesterov's
+            matrix.mul_(kept)
+        own = [to_local(gradient) for gradient in gradients]
         if self.world.is_sharded:
-            updates = sharded_updates(momenta, rows_of_shards(rows, self.world.size), compute, self.world, first)
+            moves = sharded_updates(own, rows_of_shards(rows, self.world.size), compute, self.world, first)
         else:
-            updates = (shared_updates if self.way.shares else own_updates)(momenta, compute, self.world, first)
-        scale = _SCALE * max(rows // parts, columns) ** 0.5
-        torch._foreach_add_([to_local(matrix) for matrix in matrices], updates, alpha=-learning_rate * scale)
+            moves = (shared_updates if self.way.shares else own_updates)(own, compute, self.world, first)
+        torch._foreach_add_([to_local(matrix) for matrix in matrices], moves, alpha=factor)

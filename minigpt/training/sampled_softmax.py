@@ -16,6 +16,7 @@ from minigpt.seeds import mix_seed
 EXCLUDED = -1e4  # added to the logits of tokens that are not in a sample: finite, so that its product with 0 is 0
 _POWER = 0.75  # of a token's frequency, which its probability to be in a sample is proportional to
 _LEAST = 0.05  # probability to be in a sample: its inverse is the largest factor of a token's exponential
+_MULTIPLE = 128  # of which the number of a step's tokens is one
 _SALT = 0x5A3D  # so that samples and batches do not use the same random numbers
 
 
@@ -63,7 +64,8 @@ class StepVocabulary:
     """The tokens that a micro-batch needs: those of the sample, its inputs and its targets.
 
     Only their rows of the token embedding are read, and only these rows have a gradient. An input outside the sample
-    has no probability, and a target outside it counts in its own row only.
+    has no probability, and a target outside it counts in its own row only. Other tokens without probability make S a
+    multiple of 128, because oneDNN compiles its matrix products for each new S, which takes longer than computing them.
     Shapes: ids (S,) int64, in order; inputs (B, T) and targets (B, T) int64, the positions of the tokens in `ids`;
     corrections (S,).
     """
@@ -79,31 +81,47 @@ class StepVocabulary:
         contained = corrections > EXCLUDED
         contained[inputs] = True
         contained[targets] = True
+        missing = -int(contained.sum()) % _MULTIPLE
+        contained[(~contained).nonzero()[:missing, 0]] = True  # fewer if the vocabulary has no more
         ids = contained.nonzero().flatten()
         positions = contained.cumsum(0) - 1
         return cls(ids, positions[inputs], positions[targets], corrections[ids])
 
 
-def select_rows(weight: Tensor, ids: Tensor) -> Tensor:
-    """`weight.index_select(0, ids)` for different ids, with a faster gradient: (V, C), (S,) -> (S, C)."""
-    return _SelectedRows.apply(weight, ids)  # type: ignore[no-untyped-call]
+def select_rows(weight: Tensor, ids: Tensor, *, sparse: bool = False) -> Tensor:
+    """`weight.index_select(0, ids)` for different ids in order, with a faster gradient: (V, C), (S,) -> (S, C).
+
+    The gradient may be `sparse`: a tensor of only these rows, which not every optimizer can read.
+    """
+    return _SelectedRows.apply(weight, ids, sparse)  # type: ignore[no-untyped-call]
 
 
 class _SelectedRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, ids: Tensor) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, ids: Tensor, sparse: bool) -> Tensor:
         ctx.save_for_backward(ids)
-        ctx.rows = len(weight)
+        ctx.rows, ctx.sparse = len(weight), sparse
         return weight.index_select(0, ids)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (ids,) = ctx.saved_tensors
-        return gradient.new_zeros(ctx.rows, gradient.shape[1]).index_copy_(0, ids, gradient), None
+        shape = ctx.rows, gradient.shape[1]
+        if ctx.sparse:
+            return (
+                torch.sparse_coo_tensor(
+                    ids[None], gradient.contiguous(), shape, is_coalesced=True, check_invariants=False
+                ),
+                None,
+                None,
+            )
+        return gradient.new_zeros(shape).index_copy_(0, ids, gradient), None, None
 
 
 def correct_(logits: Tensor, targets: Tensor, corrections: Tensor) -> None:
     """Adds the corrections (V,) to logits (n, V), but not to those of the rows' targets, (n, 1), which count once."""
-    own = logits.gather(1, targets)  # (n, 1)
-    logits.add_(corrections.to(logits.dtype)).scatter_(1, targets, own)
+    rows, columns = torch.arange(len(logits), device=logits.device), targets[:, 0]
+    own = logits[rows, columns]  # (n,)
+    logits.add_(corrections.to(logits.dtype))
+    logits[rows, columns] = own  # `scatter_` would copy all logits, whose rows begin at whole cache lines

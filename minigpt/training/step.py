@@ -1,6 +1,5 @@
 """One optimizer step: micro-batches, gradients, clipping, loss-spike detection, update."""
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -16,7 +15,8 @@ from minigpt.errors import TrainingError, first_line_of
 from minigpt.model.gpt import GPT
 from minigpt.seeds import mix_seed
 from minigpt.threads import LoadMonitor, ThreadTrials, watch_load
-from minigpt.training.distributed import World, full_tensor, to_local
+from minigpt.training.distributed import World
+from minigpt.training.gradients import clip_gradients, local_gradients
 from minigpt.training.loss import LossModel
 from minigpt.training.memory import checkpoint_blocks, is_out_of_memory
 from minigpt.training.micro_batch import Batches, MicroBatch
@@ -67,6 +67,9 @@ class TrainStep:
         if config.spelling_features:
             features = corpus.spelling_features(model.config.vocab_size)
         self.optimizers = build_optimizers(model, config, dtype, world, features)
+        embedding_optimizer = self.optimizers[0]
+        if isinstance(embedding_optimizer, SpellingAdamW) and world.size == 1:
+            self.loss_model.sparse_gradient = embedding_optimizer.reads_sparse_gradients
         self.loss_scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
         self.spike_detector = SpikeDetector(config.spike_threshold, device)
         self.notices: list[str] = []
@@ -277,12 +280,11 @@ class TrainStep:
     def _apply(self, loss: Tensor, is_scored: Tensor | None) -> Tensor:
         for optimizer in self.optimizers:
             self.loss_scaler.unscale_(optimizer)
-        gradient_norm = self._clip_gradients()
+        gradient_norm = clip_gradients(self.parameters, self.config.grad_clip, is_sharded=self.world.is_sharded)
         skip = self.spike_detector.observe(loss, gradient_norm, is_scored)  # () bool
         if self.device.type == "cuda" or skip:  # on CUDA, reading `skip` would wait for the GPU
-            for parameter in self.parameters:
-                if parameter.grad is not None:
-                    to_local(parameter.grad).masked_fill_(skip, 0)
+            for gradient in local_gradients(self.parameters):
+                gradient.masked_fill_(skip, 0)
         for optimizer in self.optimizers:
             optimizer.step()
         self._updates += 1
@@ -293,21 +295,6 @@ class TrainStep:
         if is_scored is not None:
             loss = torch.where(is_scored, loss, torch.nan)
         return torch.stack([figure.to(loss.dtype) for figure in (loss, gradient_norm, skip, scale)])
-
-    def _clip_gradients(self) -> Tensor:
-        """Scales the gradients to the norm `grad_clip` if they exceed it; returns the norm before, ().
-
-        torch's `clip_grad_norm_` multiplies in any case, often by 1, so that a GPU need not wait for the norm. A CPU
-        saves that: up to a tenth of a small model's step.
-        """
-        max_norm = self.config.grad_clip or math.inf
-        if self.device.type != "cpu" or self.world.is_sharded:
-            return full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, max_norm))
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        if not norm + 1e-6 <= max_norm:  # torch's clip_grads_with_norm_ adds it too; NaN is not smaller
-            torch.nn.utils.clip_grads_with_norm_(self.parameters, max_norm, norm)
-        return norm
 
     def zero_gradients(self) -> None:
         """Clears the gradients.

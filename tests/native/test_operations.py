@@ -13,7 +13,7 @@ from torch import Tensor
 from minigpt import GPT, GPTConfig
 from minigpt.model import attention
 from minigpt.model.attention import causal_mask
-from minigpt.model.fused import causal_attention, causal_softmax, gelu
+from minigpt.model.fused import LayerNorm, causal_attention, causal_softmax, gelu
 from minigpt.model.kv_cache import KVCache
 from minigpt.native import compiled, operations
 from minigpt.training.loss import LossModel, SoftTargets, head_plan, next_token_loss, overwrite_with_gradient
@@ -85,11 +85,44 @@ def test_the_gradient_of_gelu_is_1_where_its_argument_is_huge(dtype: torch.dtype
     assert (operations.gelu_gradient(torch.ones_like(huge), huge) == 1).all()
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7, 5), (2, 40, 192), (130, 17)])
+def test_layer_norm_and_its_gradients_are_those_of_pytorch(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, width = numbers(*shape, dtype=torch.float32), shape[-1]
+    weight, bias = (numbers(width, seed=seed, dtype=torch.float32) for seed in (1, 2))
+    gradient = numbers(*shape, seed=3, dtype=dtype)
+    y, statistics = operations.layer_norm(x, weight, bias, 1e-5, dtype)
+    found = (y, *operations.layer_norm_gradient(gradient, x, weight, statistics))
+    leaves = [each.double().requires_grad_() for each in (x, weight, bias)]
+    exact = F.layer_norm(leaves[0], (width,), *leaves[1:], 1e-5)
+    exact.backward(gradient.double())
+    assert y.dtype == dtype
+    torch.testing.assert_close(y.double(), exact.detach(), **ROUNDING[dtype])
+    for one, leaf in zip(found[1:], leaves, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one.double(), leaf.grad, rtol=1e-5, atol=1e-4)
+
+
+def test_layer_norm_under_autocast_is_pytorchs_rounded_once(dtype: torch.dtype) -> None:
+    norm, x = LayerNorm(40), numbers(3, 40, dtype=torch.float32).requires_grad_()
+    with torch.no_grad():
+        norm.weight.copy_(numbers(40, seed=1))
+        exact = F.layer_norm(x, (40,), norm.weight, norm.bias)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        found = norm(x)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), exact, **ROUNDING[dtype])
+    found.sum().backward()
+    assert x.grad is not None
+    assert x.grad.dtype == torch.float32
+
+
 @pytest.mark.parametrize("length", [1, 5, 16, 33, 130])
 @pytest.mark.parametrize(("n_head", "width"), [(1, 16), (3, 32), (2, 48), (1, 128)])
-def test_attention_in_float32_and_its_gradient_are_those_of_the_formula(length: int, n_head: int, width: int) -> None:
+def test_attention_and_its_gradient_are_those_of_the_formula(
+    length: int, n_head: int, width: int, dtype: torch.dtype
+) -> None:
     c = n_head * width
-    qkv, gradient = numbers(2, length, 3 * c, dtype=torch.float32), numbers(2, length, c, seed=1, dtype=torch.float32)
+    qkv, gradient = numbers(2, length, 3 * c, dtype=dtype), numbers(2, length, c, seed=1, dtype=dtype)
 
     def formula(qkv: Tensor) -> Tensor:
         heads = (part.unflatten(2, (n_head, width)).transpose(1, 2) for part in qkv.chunk(3, dim=2))
@@ -97,7 +130,7 @@ def test_attention_in_float32_and_its_gradient_are_those_of_the_formula(length: 
 
     found = gradients(lambda x: causal_attention(x, n_head), qkv, gradient)
     exact = gradients(formula, qkv.double(), gradient)
-    torch.testing.assert_close(found, exact, rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(found, exact, rtol=ROUNDING[dtype]["rtol"], atol=2e-5)
 
 
 @pytest.mark.parametrize("length", [1, 5, 16, 33, 130])
@@ -148,18 +181,35 @@ def test_a_target_outside_the_vocabulary_is_an_error(target: int) -> None:
         operations.cross_entropy_(numbers(2, 65), torch.tensor([[1], [target]]), 65)
 
 
+def adam_of(rows: Tensor) -> tuple[Tensor, ...]:
+    """A token embedding after an update of Adam and of a feature of all tokens, and its moments."""
+    gradient, adam = operations.RowGradient(rows, torch.arange(len(rows))), operations.adam(0.1, 0.9, 0.99, 1e-8, 1)
+    ids, zeros, starts = torch.arange(len(rows)), torch.zeros_like(rows), torch.tensor([0, len(rows)])
+    mean, square, weight = zeros.clone(), zeros.clone(), rows.clone()
+    updates = operations.adam_of_features(zeros[:1].clone(), zeros[:1].clone(), gradient, ids, starts, adam)
+    ones, each = torch.zeros_like(ids), torch.arange(len(rows) + 1)
+    operations.adam_of_tokens_(weight, mean, square, gradient, updates, ones, each, 0.9, adam)
+    momentum = zeros.clone()
+    nesterov = operations.momenta_([momentum], [rows], 0.9, torch.bfloat16)
+    operations.move_([weight], nesterov, 0.9, 0.1)
+    return updates, mean, square, weight, momentum, nesterov
+
+
 def test_the_number_of_threads_changes_no_bit(threads: Callable[[int], None]) -> None:
     x, scores, logits = numbers(50, 1100), numbers(3, 4, 70, 70), numbers(40, 1500)
     qkv, targets = numbers(5, 60, 3 * 64, dtype=torch.float32), torch.arange(40)[:, None]
+    rows, weight = numbers(200, 192, dtype=torch.float32), numbers(192, dtype=torch.float32)
     results = []
     for count in (1, 2, 3):
         threads(count)
         gradient, (attended, logs) = logits.clone(), operations.attention(qkv, 4)
+        normalized, statistics = operations.layer_norm(rows, weight, weight, 1e-5, torch.bfloat16)
         results.append([
             attended, logs, operations.attention_gradient(attended, qkv, logs), orthogonalize(qkv),
             operations.gelu(x), operations.gelu_gradient(x, x), operations.causal_softmax_(scores.clone(), 0.5),
             operations.causal_softmax_gradient(scores, scores, 0.5),
-            operations.cross_entropy_(gradient, targets, 1500), gradient,
+            operations.cross_entropy_(gradient, targets, 1500), gradient, normalized, statistics,
+            *operations.layer_norm_gradient(normalized, rows, weight, statistics), *adam_of(rows),
         ])  # fmt: skip
     for other in results[1:]:
         assert all(map(torch.equal, results[0], other))
@@ -261,7 +311,8 @@ def test_only_bfloat16_and_float32_on_a_cpu_use_the_c_code(dtype: torch.dtype, m
     assert head_plan("cpu", dtype, 65).gradient is operations.cross_entropy_
     for device, other in (("cpu", torch.float64), ("cpu", torch.float16), ("cuda", dtype)):
         assert head_plan(device, other, 65).gradient is overwrite_with_gradient
-    assert not operations.fits(torch.nn.Parameter(x))
+    assert operations.fits(torch.nn.Parameter(x))
+    assert not operations.fits(x.as_subclass(torch.nn.Buffer))  # as other subclasses
     library = types.SimpleNamespace(minigpt_has_openmp=lambda: 0, minigpt_selected=lambda: b"avx2")
     monkeypatch.setattr(compiled, "library", lambda: library)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)

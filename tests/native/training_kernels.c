@@ -19,7 +19,9 @@ static uint32_t state;
 static double worst; /* the largest error so far, as a fraction of its bound */
 static int failed, dtype; /* `dtype` is that of all numbers */
 
-static void *room(int64_t count) { return malloc(count * size_of(dtype)); }
+/* Not inlined, because gcc would warn of negative counts that do not occur. */
+static __attribute__((noinline)) void *zeros(int64_t count, int64_t size) { return calloc(count, size); }
+static __attribute__((noinline)) void *room(int64_t count) { return malloc(count * size_of(dtype)); }
 
 static float number(const void *x, int64_t i) {
     if (dtype == FLOAT32) return ((const float *)x)[i];
@@ -47,11 +49,58 @@ static void *numbers(int64_t count, double size) {
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
-/* Compares number i of `found`, of which `exact` is the value, a sum of terms of this size. */
-static void check(const void *found, int64_t i, double exact, double terms) {
-    double rounding = dtype == FLOAT32 ? 0 : 0x1p-8;
-    double error = fabs(number(found, i) - exact) / (rounding * fabs(exact) + 1e-5 * terms + 1e-37);
+/* Compares a result with its value, a sum of terms of this size. */
+static void compare(double found, double exact, double terms, double rounding) {
+    double error = fabs(found - exact) / (rounding * fabs(exact) + 1e-5 * terms + 1e-37);
     if (!(error <= worst)) worst = error; /* NaN too */
+}
+
+/* The same for number i of `found`, which may have been rounded to bfloat16. */
+static void check(const void *found, int64_t i, double exact, double terms) {
+    compare(number(found, i), exact, terms, dtype == FLOAT32 ? 0 : 0x1p-8);
+}
+
+/* `count` floats with the precision of the dtype. */
+static float *floats(int64_t count, double size) {
+    void *p = numbers(count, size);
+    float *f = zeros(count, sizeof *f);
+    for (int64_t i = 0; i < count; i++) f[i] = number(p, i);
+    free(p);
+    return f;
+}
+
+/* Layer norm of a few more rows than are summed at a time, and its gradient. An error of a row's mean or deviation is a part
+ * of its largest number. */
+static void layer_norm(int64_t width) {
+    int64_t rows = NORM_ROWS + 3, n = rows * width;
+    float *x = floats(n, 2), *weight = floats(width, 1), *bias = floats(width, 1), epsilon = 1e-3f;
+    float *statistics = zeros(2 * rows, sizeof *x), *dx = zeros(n, sizeof *dx);
+    float *dparameters = zeros(2 * width, sizeof *dx), *sums = zeros(2 * 2 * width, sizeof *sums);
+    double *exact = zeros(4 * width, sizeof *exact), *terms = exact + 2 * width; /* of weight and bias */
+    void *y = room(n), *dy = numbers(n, 1);
+    minigpt_layer_norm(dtype, y, statistics, x, weight, bias, rows, width, epsilon, 2);
+    minigpt_layer_norm_gradient(dtype, dx, dparameters, dy, statistics, x, weight, rows, width, sums, 2);
+    for (int64_t first = 0; first < n; first += width) {
+        const float *row = x + first;
+        double mean = 0, variance = 0, largest = 0, average = 0, slope = 0, size = 0;
+        for (int64_t i = 0; i < width; i++) mean += row[i] / (double)width, largest = larger(largest, fabs(row[i]));
+        for (int64_t i = 0; i < width; i++) variance += (row[i] - mean) * (row[i] - mean) / width;
+        double inverse = 1 / sqrt(variance + epsilon), most = largest * inverse;
+        for (int64_t i = 0; i < width; i++) {
+            double z = (row[i] - mean) * inverse, gradient = number(dy, first + i), g = gradient * weight[i];
+            check(y, first + i, z * weight[i] + bias[i], most * fabs(weight[i]) + fabs(bias[i]));
+            average += g / width, slope += g * z / width, size += fabs(g) / width;
+            exact[i] += gradient * z, terms[i] += fabs(gradient) * most;
+            exact[width + i] += gradient, terms[width + i] += fabs(gradient);
+        }
+        for (int64_t i = 0; i < width; i++) {
+            double z = (row[i] - mean) * inverse, g = number(dy, first + i) * weight[i];
+            compare(dx[first + i], (g - average - z * slope) * inverse, (fabs(g) + size * (1 + most * most)) * inverse, 0);
+        }
+    }
+    for (int64_t i = 0; i < 2 * width; i++) compare(dparameters[i], exact[i], terms[i], 0);
+    free(x), free(weight), free(bias), free(statistics), free(dx), free(dparameters), free(sums), free(exact), free(y);
+    free(dy);
 }
 
 static double gate(double x) { return 1 / (1 + exp(-2 * sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))); }
@@ -123,7 +172,7 @@ static void cross_entropy(int64_t n, int with_teacher) {
         for (int64_t i = 0; i < n; i++) {
             double goal = (1 - weight) * (i == targets[r]) + weight * q[i];
             sum += goal * number(logits, r * stride + i), size += goal * fabs(number(logits, r * stride + i));
-            check(gradient, r * stride + i, p[i] - goal, p[i] + goal);
+            check(gradient, r * stride + i, p[i] - goal, p[i] + goal + 1e-25); /* numbers near 0 become 0 */
         }
         double error = fabs(losses[r] + log(totals[r]) - (log_total - sum)) / (1e-5 * (1 + size + fabs(log_total)));
         if (!(error <= worst)) worst = error;
@@ -135,24 +184,25 @@ static void cross_entropy(int64_t n, int with_teacher) {
     free(logits), free(teacher), free(gradient), free(buffer), free(p), free(q);
 }
 
-/* Attention of two sequences and heads in float32, and its gradient. */
+/* Attention of two sequences and heads, and its gradient. */
 static void attention(int64_t length, int64_t width) {
     enum { BATCH = 2, HEADS = 2 };
     int64_t c = HEADS * width, n = BATCH * length * c;
     int64_t size = minigpt_attention_buffer(length, width, 0), gradient_size = minigpt_attention_buffer(length, width, 1);
-    float *qkv = numbers(3 * n, 1), *dy = numbers(n, 1), *y = room(n), *dqkv = room(3 * n);
-    float *logs = room(BATCH * HEADS * length), *buffer = room(2 * size), *gradient_buffer = room(2 * gradient_size);
+    void *qkv = numbers(3 * n, 1), *dy = numbers(n, 1), *y = room(n), *dqkv = room(3 * n);
+    float *logs = malloc(BATCH * HEADS * length * sizeof *logs), *buffer = malloc(2 * size * sizeof *buffer);
+    float *gradient_buffer = malloc(2 * gradient_size * sizeof *buffer);
     double *p = malloc(length * length * sizeof *p), *ds = malloc(length * length * sizeof *ds);
     double *size_of_ds = malloc(length * length * sizeof *ds), scale = 1 / sqrt(width);
     double *size_of_p = malloc(length * length * sizeof *p);
-    minigpt_attention(y, logs, qkv, BATCH, length, HEADS, width, buffer, 2);
-    minigpt_attention_gradient(dqkv, dy, logs, qkv, BATCH, length, HEADS, width, gradient_buffer, 2);
+    minigpt_attention(dtype, y, logs, qkv, BATCH, length, HEADS, width, buffer, 2);
+    minigpt_attention_gradient(dtype, dqkv, dy, logs, qkv, BATCH, length, HEADS, width, gradient_buffer, 2);
     for (int64_t i = 0; i < BATCH * HEADS; i++) {
         int64_t row = i / HEADS * length, column = i % HEADS * width;
-#define Q(t, d) (double)qkv[(row + (t)) * 3 * c + column + (d)]
-#define K(t, d) (double)qkv[(row + (t)) * 3 * c + c + column + (d)]
-#define V(t, d) (double)qkv[(row + (t)) * 3 * c + 2 * c + column + (d)]
-#define DY(t, d) (double)dy[(row + (t)) * c + column + (d)]
+#define Q(t, d) (double)number(qkv, (row + (t)) * 3 * c + column + (d))
+#define K(t, d) (double)number(qkv, (row + (t)) * 3 * c + c + column + (d))
+#define V(t, d) (double)number(qkv, (row + (t)) * 3 * c + 2 * c + column + (d))
+#define DY(t, d) (double)number(dy, (row + (t)) * c + column + (d))
         for (int64_t t = 0; t < length; t++) {
             double largest = -INFINITY, total = 0, sum = 0, terms = 0, most = 1;
             for (int64_t s = 0; s <= t; s++) {
@@ -247,6 +297,60 @@ static void orthogonalization(int64_t rows, int64_t columns) {
     free(x), free(y), free(buffer), free(wide), free(next), free(gram), free(square);
 }
 
+/* Muon's momentum and the step along an update. */
+static void momentum(int64_t n) {
+    float *m = floats(n, 1), *before = malloc(n * sizeof *m), *gradient = floats(n, 2), *weight = floats(n, 1);
+    float *moved = malloc(n * sizeof *m), beta = 0.9f;
+    void *x = room(n);
+    memcpy(before, m, n * sizeof *m), memcpy(moved, weight, n * sizeof *m);
+    minigpt_momentum(dtype, x, m, gradient, n, beta, 2);
+    minigpt_move(dtype, moved, x, n, 0.75f, -0.3f, 2);
+    for (int64_t i = 0; i < n; i++) {
+        double mean = before[i] + (1.0 - beta) * ((double)gradient[i] - before[i]), terms = fabs(before[i]) + fabs(gradient[i]);
+        compare(m[i], mean, terms, 0);
+        check(x, i, gradient[i] + beta * (mean - gradient[i]), terms);
+        compare(moved[i], 0.75 * weight[i] - (double)0.3f * number(x, i), fabs(weight[i]) + fabs(number(x, i)), 0);
+    }
+    free(m), free(before), free(gradient), free(weight), free(moved), free(x);
+}
+
+/* Two updates of Adam, for `TOKENS` tokens of which every third has a gradient, and for `FEATURES_USED` features: feature f is
+ * that of all tokens from f on. */
+static void adam(int64_t width) {
+    enum { TOKENS = 7, FEATURES_USED = 3 };
+    static const int64_t positions[TOKENS] = {2, -1, -1, 0, -1, -1, 1};
+    static const int64_t tokens[] = {0, 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 2, 3, 4, 5, 6}, feature_starts[] = {0, 7, 13, 18};
+    static const int64_t features[] = {0, 0, 1, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2};
+    static const int64_t token_starts[] = {0, 1, 3, 6, 9, 12, 15, 18};
+    const Adam coefficients = {0.9f, 0.99f, 0.02f, 1.5f, 1e-8f};
+    int64_t n = TOKENS * width, m = FEATURES_USED * width;
+    float *rows = floats(3 * width, 1), *weight = floats(n, 1), *mean = zeros(n, sizeof *mean), *square = zeros(n, sizeof *mean);
+    float *means = zeros(m, sizeof *mean), *squares = zeros(m, sizeof *mean), *updates = zeros(m, sizeof *mean);
+    float *buffer = zeros(2 * 2 * width, sizeof *buffer);
+    double *exact = zeros(n, sizeof *exact), *moments = zeros(2 * (n + m), sizeof *exact), kept = 0.75f;
+    Gradient gradient = {rows, positions, width};
+    for (int64_t i = 0; i < n; i++) exact[i] = weight[i];
+    for (int step = 0; step < 2; step++) {
+        minigpt_adam_of_features(updates, means, squares, &gradient, tokens, feature_starts, FEATURES_USED, &coefficients, buffer, 2);
+        minigpt_adam_of_tokens(
+            weight, mean, square, &gradient, updates, features, token_starts, TOKENS, (float)kept, &coefficients, buffer, 2);
+        for (int64_t i = 0; i < n; i++) exact[i] *= kept;
+        for (int64_t one = 0; one < TOKENS + FEATURES_USED; one++) /* a token, or a feature */
+            for (int64_t d = 0; d < width; d++) {
+                int64_t f = one - TOKENS, from = f < 0 ? one : f, to = f < 0 ? one + 1 : TOKENS;
+                double sum = 0, *moment = moments + 2 * (one * width + d);
+                for (int64_t t = from; t < to; t++) sum += positions[t] < 0 ? 0 : rows[positions[t] * width + d];
+                moment[0] = (double)0.9f * moment[0] + (1 - (double)0.9f) * sum;
+                moment[1] = (double)0.99f * moment[1] + (1 - (double)0.99f) * sum * sum;
+                for (int64_t t = from; t < to; t++)
+                    exact[t * width + d] -= (double)0.02f * moment[0] / (sqrt(moment[1]) * 1.5 + 1e-8);
+            }
+    }
+    for (int64_t i = 0; i < n; i++) compare(weight[i], exact[i], fabs(exact[i]) + 1, 0);
+    free(rows), free(weight), free(mean), free(square), free(means), free(squares), free(updates), free(buffer);
+    free(exact), free(moments);
+}
+
 static void report(const char *set, const char *kernel) {
     printf("%s %s %.3f\n", set, kernel, worst);
     failed |= !(worst <= 1);
@@ -277,17 +381,24 @@ int main(void) {
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) gelu(lengths[i]);
             gelu(2 * CHUNK + 5);
             report(sets[set].name, dtype == FLOAT32 ? "gelu_float32" : "gelu");
+            for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) momentum(lengths[i]);
+            momentum(2 * CHUNK + 5);
+            report(sets[set].name, dtype == FLOAT32 ? "momentum_float32" : "momentum");
+            for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) layer_norm(lengths[i]);
+            report(sets[set].name, dtype == FLOAT32 ? "layer_norm_float32" : "layer_norm");
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
                 for (int with_teacher = 0; with_teacher < 2; with_teacher++) cross_entropy(lengths[i], with_teacher);
             report(sets[set].name, dtype == FLOAT32 ? "cross_entropy_float32" : "cross_entropy");
+            for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+                for (int64_t width = 16; width <= 48; width += 16) attention(lengths[i], width);
+            report(sets[set].name, dtype == FLOAT32 ? "attention_float32" : "attention");
             if (dtype == FLOAT32) continue;
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) softmax(lengths[i]);
             report(sets[set].name, "softmax");
         }
         dtype = FLOAT32;
-        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-            for (int64_t width = 16; width <= 48; width += 16) attention(lengths[i], width);
-        report(sets[set].name, "attention");
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) adam(lengths[i]);
+        report(sets[set].name, "adam");
         for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
             for (size_t j = 0; j < sizeof sides / sizeof *sides; j++) orthogonalization(sides[i], sides[j]);
         report(sets[set].name, "orthogonalization");

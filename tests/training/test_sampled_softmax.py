@@ -14,9 +14,10 @@ from torch import Tensor
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.model.gpt import GPT
+from minigpt.training.gradients import local_gradients
 from minigpt.training.loop import train
 from minigpt.training.loss import HeadPlan, LossModel, SoftTargets, next_token_loss, overwrite_with_gradient
-from minigpt.training.sampled_softmax import EXCLUDED, TokenSampler, inclusion_probabilities
+from minigpt.training.sampled_softmax import EXCLUDED, StepVocabulary, TokenSampler, inclusion_probabilities
 
 COUNTS = torch.arange(400, 0, -1) ** 2  # of 400 tokens, the first the most frequent
 
@@ -122,6 +123,41 @@ def test_a_step_on_its_own_tokens_has_the_gradients_of_the_whole_vocabulary(
     assert not rows[0][~used].any()
 
 
+@pytest.mark.parametrize(("vocab_size", "expected"), [(400, 128), (127, 127), (128, 128)])
+def test_the_tokens_of_a_step_are_a_multiple_of_128_or_all(vocab_size: int, expected: int) -> None:
+    inputs, targets = torch.arange(40).view(2, 20), torch.arange(3, 43).view(2, 20)
+    corrections = torch.full((vocab_size,), EXCLUDED)
+    corrections[30:60] = 0.5
+    step = StepVocabulary.of(inputs, targets, corrections)
+    assert len(step.ids) == expected
+    assert torch.equal(step.ids[step.inputs], inputs)
+    assert torch.equal(step.ids[step.targets], targets)
+    assert torch.equal(step.ids.unique(), step.ids)
+    assert torch.equal(step.corrections, corrections[step.ids])
+
+
+@pytest.mark.parametrize("scored", [None, [0, 3, 9]])
+def test_a_sparse_gradient_has_the_rows_of_the_whole_one(scored: list[int] | None) -> None:
+    model = new_model(vocab_size=400, n_positions=8, scale=3)
+    module, (inputs, targets) = LossModel(model), torch.randint(400, (2, 2, 8))
+    corrections = TokenSampler(COUNTS, 100, seed=1).corrections(0)
+    found = []
+    for module.sparse_gradient in (False, True):
+        model.zero_grad()
+        for rows in (slice(0, 1), slice(1, 2)):  # two micro-batches
+            places = None if scored is None else torch.tensor(scored[:1])
+            module(inputs[rows], targets[rows], places, corrections).backward()
+        gradients = local_gradients(list(model.parameters()))
+        found.append((model.token_embedding.weight.grad, torch.nn.utils.get_total_norm(gradients)))
+    (whole, norm), (sparse, same) = found
+    assert whole is not None
+    assert sparse is not None
+    assert sparse.is_sparse
+    assert len(sparse.indices()[0]) < 200
+    torch.testing.assert_close(sparse.to_dense(), whole)
+    torch.testing.assert_close(norm, same)
+
+
 def test_a_sample_of_all_tokens_gives_the_exact_loss() -> None:
     torch.manual_seed(1)
     features, head, targets = torch.randn(2, 7, 8), torch.randn(400, 8), torch.randint(400, (2, 7))
@@ -172,6 +208,8 @@ def test_a_sample_as_large_as_the_vocabulary_is_no_sample(corpus: Corpus) -> Non
     assert trained(corpus, sampled_softmax=corpus.tokenizer.vocab_size)[1] == trained(corpus, sampled_softmax=0)[1]
 
 
-def test_micro_batches_share_the_step_s_sample(corpus: Corpus) -> None:
-    together, apart = trained(corpus)[1], trained(corpus, micro_batch_size=1)[1]
+@pytest.mark.parametrize("features", [False, True])
+def test_micro_batches_share_the_step_s_sample(corpus: Corpus, features: bool) -> None:
+    together = trained(corpus, spelling_features=features)[1]
+    apart = trained(corpus, spelling_features=features, micro_batch_size=1)[1]
     assert together == pytest.approx(apart, rel=1e-4)

@@ -12,6 +12,7 @@ from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import ConfigError
 from minigpt.model.gpt import GPT
+from minigpt.native import operations
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
 from minigpt.tokenizer.spelling import SpellingFeatures
@@ -29,7 +30,19 @@ def features() -> SpellingFeatures:
     return SpellingFeatures.from_pairs(tokens, numbers, 5, 2)
 
 
-def test_the_embedding_is_that_of_a_token_and_its_features_both_trained_by_adam() -> None:
+@pytest.fixture(params=["in C", "by PyTorch"])
+def computed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By what the embedding's update is computed."""
+    if request.param == "by PyTorch":
+        monkeypatch.setattr(operations, "fits", lambda x: False)
+    elif not operations.fits(torch.zeros(1)):
+        pytest.skip("the C code is not compiled, or this processor lacks AVX2")
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("computed")
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_the_embedding_is_that_of_a_token_and_its_features_both_trained_by_adam(decay: float) -> None:
     torch.manual_seed(0)
     settings = {"lr": 0.01, "betas": (0.8, 0.9), "weight_decay": 0.0}
     own, vectors = torch.randn(5, 3, requires_grad=True), torch.zeros(2, 3, requires_grad=True)
@@ -38,11 +51,14 @@ def test_the_embedding_is_that_of_a_token_and_its_features_both_trained_by_adam(
         matrix[token, feature] = 1
     embedding = own.detach().clone().requires_grad_()
     explicit = torch.optim.AdamW([own, vectors], **settings)
-    shared = SpellingAdamW([{"params": [embedding]}], embedding, features(), **settings)
+    shared = SpellingAdamW([embedding], embedding, features(), **(settings | {"weight_decay": decay}))
     for _ in range(5):
         gradient = torch.randn(5, 3)
         gradient[3:] = 0
         (own + matrix @ vectors).backward(gradient)
+        with torch.no_grad():  # the weight decay is that of the sum
+            own.mul_(1 - 0.01 * decay)
+            vectors.mul_(1 - 0.01 * decay)
         explicit.step()
         explicit.zero_grad()
         embedding.grad = gradient
@@ -50,6 +66,43 @@ def test_the_embedding_is_that_of_a_token_and_its_features_both_trained_by_adam(
         torch.testing.assert_close(embedding.detach(), (own + matrix @ vectors).detach())
 
 
+def test_a_gradient_by_rows_is_that_of_the_whole_embedding_bit_for_bit(computed: str) -> None:
+    if computed == "by PyTorch":
+        pytest.skip("PyTorch needs the whole gradient")
+    results = []
+    for sparse in (False, True):
+        generator = torch.Generator().manual_seed(0)
+        embedding = torch.randn(5, 40, generator=generator).requires_grad_()
+        optimizer = SpellingAdamW([embedding], embedding, features(), lr=0.1)
+        for _ in range(3):
+            gradient = torch.randn(5, 40, generator=generator)
+            gradient[[0, 3]] = 0
+            ids = torch.tensor([1, 2, 4])
+            rows = torch.sparse_coo_tensor(ids[None], gradient[ids], (5, 40), check_invariants=True)
+            embedding.grad = rows if sparse else gradient
+            optimizer.step()
+        results.append((embedding.detach(), *optimizer.state[embedding].values()))
+    assert all(map(torch.equal, *results))
+
+
+def test_c_and_pytorch_continue_each_other_s_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for in_c in ([True] * 4, [False] * 4, [True, True, False, False], [False, False, True, True]):
+        generator = torch.Generator().manual_seed(0)
+        embedding = torch.randn(5, 40, generator=generator).requires_grad_()
+        optimizer = SpellingAdamW([embedding], embedding, features(), lr=0.1)
+        for use in in_c:
+            with monkeypatch.context() as patch:
+                if not use:
+                    patch.setattr(operations, "fits", lambda x: False)
+                embedding.grad = torch.randn(5, 40, generator=generator)
+                optimizer.step()
+        results.append((embedding.detach(), *optimizer.state[embedding].values()))
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0])
+
+
+@pytest.mark.usefixtures("computed")
 def test_a_token_without_gradient_moves_with_those_of_like_spelling_only() -> None:
     embedding = torch.zeros(5, 3, requires_grad=True)
     optimizer = SpellingAdamW([embedding], embedding, features(), lr=0.1, weight_decay=0.0)
@@ -90,6 +143,7 @@ def test_features_need_whole_weights() -> None:
         TrainConfig(steps=1, spelling_features=True, sharding="on")
 
 
+@pytest.mark.usefixtures("computed")
 def test_the_state_of_the_features_is_that_of_the_embedding() -> None:
     embedding = torch.zeros(5, 3, requires_grad=True)
     optimizer = SpellingAdamW([embedding], embedding, features(), lr=0.1)
