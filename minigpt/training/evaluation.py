@@ -34,8 +34,8 @@ class Evaluator:
     """Measures the validation text, if there is one, and generates samples, always in the same way.
 
     On a CPU it evaluates in float32 whatever dtype the run trains in, so that the figures are those of the saved
-    weights, as `minigpt evaluate` gives them; elsewhere in the run's dtype. `seconds_per_token` is the speed of the
-    last evaluation, per token read. With `loss_on`, only the tokens of that role's turns are scored, which are about
+    weights, as `minigpt evaluate` gives them; elsewhere in the run's dtype. `seconds_per_token` is the mean speed of the
+    evaluations so far, per token read. With `loss_on`, only the tokens of that role's turns are scored, which are about
     `scored_fraction` of those read.
     """
 
@@ -44,7 +44,7 @@ class Evaluator:
         self.dtype = torch.float32 if world.device(config.device).type == "cpu" else dtype
         self.scored = corpus.scored(config.loss_on)
         self.scored_fraction = 1.0 if self.scored is None or not len(self.scored) else float(self.scored.mean())
-        self.seconds_per_token = 0.0
+        self._seconds, self._tokens = 0.0, 0
         context = config.context_length or model.config.n_positions
         self.sample_prompt = config.sample_prompt or corpus.first_question(context // 2)
 
@@ -69,8 +69,12 @@ class Evaluator:
 
     def record_duration(self, seconds: float, n_tokens: int | None = None) -> None:
         """Records the duration of an evaluation of `n_tokens`, by default the tokens that `evaluate` reads."""
-        n_tokens = n_tokens or min(self.config.eval_tokens, len(self.corpus.validation))
-        self.seconds_per_token = seconds / max(1, n_tokens)
+        self._seconds += seconds
+        self._tokens += n_tokens or min(self.config.eval_tokens, len(self.corpus.validation))
+
+    @property
+    def seconds_per_token(self) -> float:
+        return self._seconds / max(1, self._tokens)
 
     def surprisal(self) -> dict[str, list[Any]]:
         """The first tokens of the validation text and the loss of each but the first, for the log.
@@ -163,6 +167,8 @@ class PeriodicEvaluation:
         self.clock.synchronize(progress)
         started = progress.seconds
         result = self.evaluator.evaluate()
+        self.clock.synchronize(progress)
+        evaluated = progress.seconds - started
         loss = result.loss if result else None
         is_best = progress.would_be_best(loss)
         saved = self.checkpointer.save_best(progress, loss) if is_best else None
@@ -171,16 +177,15 @@ class PeriodicEvaluation:
         self.clock.synchronize(progress)
         progress.record_evaluation(loss, is_best=is_best, started=started)
         if result is not None:
-            self._measure_speed(result, progress)
+            self._measure_speed(result, evaluated, progress)
             yield self._log(result, progress)
         yield from self.checkpointer.take_notices(progress.step)
         if saved is not None:
             yield saved
 
-    def _measure_speed(self, result: EvaluationResult, progress: Progress) -> None:
+    def _measure_speed(self, result: EvaluationResult, seconds: float, progress: Progress) -> None:
         """Records the speed of an evaluation, and reserves time of a budget in minutes for the last one."""
-        n_read = round(result.tokens / self.evaluator.scored_fraction)
-        self.evaluator.record_duration(progress.evaluation.duration, n_read)
+        self.evaluator.record_duration(seconds, round(result.tokens / self.evaluator.scored_fraction))
         if self.evaluator.config.minutes is not None and progress.budget.cooldown_step is None:
             progress.reserve_closing_time(self.evaluator.final_seconds())
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from minigpt.training import loop
 from minigpt.training.budget import Budget
 from minigpt.training.clock import Control
 from minigpt.training.distributed import ProcessLostError, World
-from minigpt.training.evaluation import Evaluator
+from minigpt.training.evaluation import Evaluator, PeriodicEvaluation
 from minigpt.training.events import Finished, Notice, Saved, Step
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
@@ -443,6 +444,39 @@ def test_the_final_evaluation_reads_no_more_than_the_budget_allows(
     measured = evaluator.evaluate_finally()
     assert measured is not None
     assert measured.tokens <= 32 < len(corpus.validation)
+
+
+def test_the_final_evaluation_is_expected_to_be_as_fast_as_the_others_without_what_they_saved(corpus: Corpus) -> None:
+    config = settings(minutes=10, steps=None, eval_tokens=16)
+    evaluator, now = Evaluator(new_model(), corpus, config, torch.float32, World()), 100.0
+    evaluate = evaluator.evaluate
+
+    def seconds(count: float) -> None:
+        nonlocal now
+        now += count
+
+    def synchronize(progress: Progress) -> None:
+        progress.seconds = now
+
+    durations = iter([2.0, 4.0])
+    evaluator.evaluate = lambda: (seconds(next(durations)), evaluate())[1]  # type: ignore[method-assign]
+    checkpointer = SimpleNamespace(
+        save_best=lambda progress, loss: seconds(50), is_saving=False, log=lambda record: None,
+        take_notices=lambda step: [],
+    )  # fmt: skip
+    periodic = PeriodicEvaluation(
+        evaluator, SimpleNamespace(record_loss=lambda step, loss: None), checkpointer, Budget(config, None),
+        SimpleNamespace(synchronize=synchronize),
+    )  # type: ignore[arg-type]  # fmt: skip
+    progress = Progress()
+    list(periodic.evaluate(progress))
+    assert progress.evaluation.duration == 52
+    progress.step, now = 9, 5_000.0
+    list(periodic.evaluate(progress))
+    assert progress.evaluation.duration == 4  # no better than before, so nothing was saved
+    n_read = evaluator._tokens / 2
+    assert evaluator.final_seconds() == pytest.approx((2 + 4) / 2 / n_read * len(corpus.validation))
+    assert progress.budget.closing_seconds == pytest.approx(4 + evaluator.final_seconds())
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "trapezoid"])
