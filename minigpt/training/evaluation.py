@@ -34,8 +34,8 @@ class Evaluator:
     """Measures the validation text, if there is one, and generates samples, always in the same way.
 
     On a CPU it evaluates in float32 whatever dtype the run trains in, so that the figures are those of the saved
-    weights, as `minigpt evaluate` gives them; elsewhere in the run's dtype. `seconds_per_token` is the mean speed of the
-    evaluations so far, per token read. With `loss_on`, only the tokens of that role's turns are scored, which are about
+    weights, as `minigpt evaluate` gives them; elsewhere in the run's dtype. `seconds_per_token` is the mean speed of
+    the evaluations so far, per token read. With `loss_on`, only the tokens of that role's turns are scored, about
     `scored_fraction` of those read.
     """
 
