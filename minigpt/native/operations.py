@@ -42,6 +42,11 @@ def layer_norm_fits(x: Tensor, weight: Tensor, dtype: torch.dtype) -> bool:
     return is_float32 and _is_in_memory(x) and _is_in_memory(weight) and are_faster(dtype)
 
 
+def update_fits(weight: Tensor) -> bool:
+    """Whether the optimizers' functions below can change `weight`, and are faster than PyTorch."""
+    return weight.dtype == torch.float32 and weight.is_contiguous() and fits(weight)
+
+
 def attention_fits(qkv: Tensor, n_head: int) -> bool:
     """Whether `attention` can compute with queries, keys and values (B, T, 3C), and is faster than PyTorch."""
     t, c = qkv.shape[1], qkv.shape[2] // 3
@@ -216,6 +221,7 @@ def adam_of_features(
     The tokens of feature f are `tokens[starts[f] : starts[f + 1]]`. Returns the updates, which are to be subtracted.
     Shapes: mean and square (F, C), tokens (N,) int64, starts (F + 1,) int64 -> (F, C).
     """
+    _check_updated(mean, square)
     updates, threads = torch.empty_like(mean), _threads(mean)
     buffer = mean.new_empty(threads, mean.shape[1])
     _loaded().minigpt_adam_of_features(
@@ -234,6 +240,7 @@ def adam_of_tokens_(
     The features of token v are `features[starts[v] : starts[v + 1]]`; `updates` (F, C) are from `adam_of_features`.
     Shapes: mean and square (V, C), features (N,) int64, starts (V + 1,) int64.
     """
+    _check_updated(weight, mean, square)
     threads = _threads(weight)
     buffer = weight.new_empty(threads, 2, weight.shape[1])
     _loaded().minigpt_adam_of_tokens(
@@ -249,10 +256,11 @@ def momenta_(momenta: Sequence[Tensor], gradients: Sequence[Tensor], beta: float
     """
     result = torch.empty(len(momenta), *momenta[0].shape, dtype=dtype, device=momenta[0].device)
     for x, momentum, gradient in zip(result, momenta, gradients, strict=True):
+        gradient = gradient.contiguous()
+        _check_updated(momentum, gradient)
         _loaded().minigpt_momentum(
-            _DTYPES[dtype], x.data_ptr(), momentum.data_ptr(), gradient.contiguous().data_ptr(), x.numel(), beta,
-            _threads(x),
-        )  # fmt: skip
+            _DTYPES[dtype], x.data_ptr(), momentum.data_ptr(), gradient.data_ptr(), x.numel(), beta, _threads(x)
+        )
     return result
 
 
@@ -262,7 +270,9 @@ def move_(weights: Sequence[Tensor], updates: Tensor, kept: float, factor: float
     Weights are contiguous float32; the updates are in float32 or bfloat16.
     """
     updates = updates.contiguous()
+    _check_updated(*weights)
     for weight, update in zip(weights, updates, strict=True):
+        assert weight.shape == update.shape
         _loaded().minigpt_move(
             _DTYPES[update.dtype], weight.data_ptr(), update.data_ptr(), weight.numel(), kept, factor,
             _threads(weight),
@@ -314,6 +324,14 @@ def cross_entropy_(
     if failed:
         raise IndexError(f"a target is outside the vocabulary of {vocab_size} tokens")
     return (losses + totals.log_()).sum()
+
+
+def _check_updated(*tensors: Tensor) -> None:
+    """Tensors of one shape that C code reads and writes as float32."""
+    for tensor in tensors:
+        assert tensor.dtype == torch.float32
+        assert tensor.is_contiguous()
+        assert tensor.shape == tensors[0].shape
 
 
 def _loaded() -> ctypes.CDLL:

@@ -161,8 +161,8 @@ static void NAME(softmax_gradient)(
     if (i < room) memset(dx + i, 0, (room - i) * sizeof *dx);
 }
 
-/* v with 0 for numbers below about 1e-30. Their products with a probability's normalization would be below the smallest normal
- * float, and each such product takes Intel's processors more than a hundred cycles. */
+/* v with 0 for numbers below about 1e-30, so that no product with a probability's normalization is below the smallest normal
+ * float: each such product takes Intel's processors more than a hundred cycles. */
 static inline NAME(floats) NAME(drop_tiny)(NAME(floats) v) {
     NAME(integers) bits = (NAME(integers))v, is_large = (bits & 0x7fffffff) >= 0x0da24260;
     return (NAME(floats))(bits & is_large);

@@ -45,6 +45,7 @@ class Evaluator:
         self.scored = corpus.scored(config.loss_on)
         self.scored_fraction = 1.0 if self.scored is None or not len(self.scored) else float(self.scored.mean())
         self._seconds, self._tokens = 0.0, 0
+        self._assumed = 0.0  # seconds per token, until an evaluation is measured
         context = config.context_length or model.config.n_positions
         self.sample_prompt = config.sample_prompt or corpus.first_question(context // 2)
 
@@ -67,14 +68,18 @@ class Evaluator:
         n_tokens = len(self.corpus.validation)
         return self.seconds_per_token * min(n_tokens, self._final_tokens() or n_tokens)
 
-    def record_duration(self, seconds: float, n_tokens: int | None = None) -> None:
-        """Records the duration of an evaluation of `n_tokens`, by default the tokens that `evaluate` reads."""
+    def assume_duration(self, seconds: float) -> None:
+        """The duration of `evaluate` until one is measured, such as that of an evaluation that saved weights too."""
+        self._assumed = seconds / max(1, min(self.config.eval_tokens, len(self.corpus.validation)))
+
+    def record_duration(self, seconds: float, n_tokens: int) -> None:
+        """Records the duration of an evaluation that read `n_tokens`."""
         self._seconds += seconds
-        self._tokens += n_tokens or min(self.config.eval_tokens, len(self.corpus.validation))
+        self._tokens += n_tokens
 
     @property
     def seconds_per_token(self) -> float:
-        return self._seconds / max(1, self._tokens)
+        return self._seconds / self._tokens if self._tokens else self._assumed
 
     def surprisal(self) -> dict[str, list[Any]]:
         """The first tokens of the validation text and the loss of each but the first, for the log.

@@ -27,7 +27,7 @@ _OUT_OF_MEMORY = (
 _ADAPTER_GAPS = 5
 
 # For each number of the token embedding: an update, and for the features of spelling, of which there are fewer, a
-# gradient, an update and AdamW's two numbers.
+# gradient, an update and AdamW's two numbers. Compiled C code needs about half of it.
 _FEATURE_NUMBERS = 4
 
 

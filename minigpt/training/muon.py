@@ -111,7 +111,7 @@ class Muon(torch.optim.Optimizer):
 
         momenta = [self.state[matrix]["momentum"] for matrix in matrices]
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
-        if self.world.size == 1 and operations.fits(matrices[0]):
+        if self.world.size == 1 and all(map(operations.update_fits, matrices)):
             dtype = torch.bfloat16 if self.bfloat16 else torch.float32
             updates = compute(operations.momenta_(momenta, gradients, beta, dtype))
             operations.move_(matrices, updates, kept, factor)

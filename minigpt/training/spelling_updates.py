@@ -39,7 +39,7 @@ class SpellingAdamW(torch.optim.AdamW):
     @property
     def reads_sparse_gradients(self) -> bool:
         """Whether the embedding's gradient may be a sparse tensor, by rows."""
-        return operations.fits(self.embedding)
+        return operations.update_fits(self.embedding)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:

@@ -124,7 +124,7 @@ def _check_tensor(state: LastState, name: str, value: Tensor, like: Tensor | Non
     """Raises CheckpointError for a tensor of a state that is not of this model (`like` is None), or of another form."""
     if like is None:
         raise CheckpointError(f"{state.damaged}: its tensor {name!r} does not belong to this model; copy it again")
-    if value.shape != like.shape or not value.is_floating_point():
+    if value.shape != like.shape or value.dtype != torch.float32:
         raise CheckpointError(
             f"{state.damaged}: its tensor {name!r} is {value.dtype} of shape {tuple(value.shape)}, not "
             f"float32 of shape {tuple(like.shape)}; copy it again"

@@ -283,7 +283,7 @@ class Trainer:
         # Earlier versions did not always count tokens.
         restored.tokens = restored.tokens or restored.step * self.tokens_per_step
         restored.use_learning_rate(self.config.learning_rate)
-        self.evaluator.record_duration(restored.evaluation.duration)
+        self.evaluator.assume_duration(restored.evaluation.duration)
 
     # Start and end.
 

@@ -182,14 +182,13 @@ def test_a_target_outside_the_vocabulary_is_an_error(target: int) -> None:
 
 
 def adam_of(rows: Tensor) -> tuple[Tensor, ...]:
-    """A token embedding after an update of Adam and of a feature of all tokens, and its moments."""
+    """A token embedding after an update of Adam and of a feature of each token, and its moments; steps of Muon."""
     gradient, adam = operations.RowGradient(rows, torch.arange(len(rows))), operations.adam(0.1, 0.9, 0.99, 1e-8, 1)
-    ids, zeros, starts = torch.arange(len(rows)), torch.zeros_like(rows), torch.tensor([0, len(rows)])
-    mean, square, weight = zeros.clone(), zeros.clone(), rows.clone()
-    updates = operations.adam_of_features(zeros[:1].clone(), zeros[:1].clone(), gradient, ids, starts, adam)
-    ones, each = torch.zeros_like(ids), torch.arange(len(rows) + 1)
-    operations.adam_of_tokens_(weight, mean, square, gradient, updates, ones, each, 0.9, adam)
-    momentum = zeros.clone()
+    ids, starts = torch.arange(len(rows)), torch.arange(len(rows) + 1)  # token i has feature i
+    mean, square, *of_features = (torch.zeros_like(rows) for _ in range(4))
+    updates, weight = operations.adam_of_features(*of_features, gradient, ids, starts, adam), rows.clone()
+    operations.adam_of_tokens_(weight, mean, square, gradient, updates, ids, starts, 0.9, adam)
+    momentum = torch.zeros_like(rows)
     nesterov = operations.momenta_([momentum], [rows], 0.9, torch.bfloat16)
     operations.move_([weight], nesterov, 0.9, 0.1)
     return updates, mean, square, weight, momentum, nesterov

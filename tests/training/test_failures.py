@@ -440,7 +440,7 @@ def test_the_final_evaluation_reads_no_more_than_the_budget_allows(
     config = settings(minutes=0.01, steps=None, eval_tokens=20)
     evaluator = Evaluator(new_model(), corpus, config, torch.float32, World())
     assert evaluator.final_seconds() == 0
-    evaluator.record_duration(0.2)  # for 20 tokens: a tenth of the 0.6 seconds is enough for 6
+    evaluator.assume_duration(0.2)  # for 20 tokens: a tenth of the 0.6 seconds is enough for 6
     measured = evaluator.evaluate_finally()
     assert measured is not None
     assert measured.tokens <= 32 < len(corpus.validation)
@@ -477,6 +477,9 @@ def test_the_final_evaluation_is_expected_to_be_as_fast_as_the_others_without_wh
     n_read = evaluator._tokens / 2
     assert evaluator.final_seconds() == pytest.approx((2 + 4) / 2 / n_read * len(corpus.validation))
     assert progress.budget.closing_seconds == pytest.approx(4 + evaluator.final_seconds())
+    expected = evaluator.final_seconds()
+    evaluator.assume_duration(52)  # after a state is restored, which was saved with weights
+    assert evaluator.final_seconds() == expected
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "trapezoid"])

@@ -55,7 +55,7 @@ def test_c_and_pytorch_take_the_same_steps(bfloat16: bool, monkeypatch: pytest.M
     results = []
     for in_c in (True, False):
         if not in_c:
-            monkeypatch.setattr(operations, "fits", lambda x: False)
+            monkeypatch.setattr(operations, "update_fits", lambda weight: False)
         generator = torch.Generator().manual_seed(2)
         matrices = [torch.randn(9, 6, generator=generator).requires_grad_() for _ in range(3)]
         optimizer = Muon([{"params": matrices, "parts": 3}], 0.1, momentum=0.9, weight_decay=0.5, bfloat16=bfloat16)
@@ -68,6 +68,24 @@ def test_c_and_pytorch_take_the_same_steps(bfloat16: bool, monkeypatch: pytest.M
     # In C, float32 updates have other roundings, which the polynomials amplify up to 134-fold.
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=2e-2 if bfloat16 else 2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_transposed_weights_and_weights_in_bfloat16_take_the_steps_of_others(dtype: torch.dtype) -> None:
+    """Weights that are read from a file are the transposes of its matrices."""
+    results = []
+    for transposed in (False, True):
+        generator = torch.Generator().manual_seed(2)
+        matrix = torch.randn(9, 6, generator=generator)
+        matrix = (matrix.t().contiguous().t() if transposed else matrix.to(dtype)).requires_grad_()
+        optimizer = Muon([matrix], 0.1, momentum=0.9, weight_decay=0.5)
+        for _ in range(2):
+            gradient = torch.randn(9, 6, generator=generator)
+            matrix.grad = torch.empty_like(matrix).copy_(gradient)
+            optimizer.step()
+        results.append((matrix.detach().float(), optimizer.state[matrix]["momentum"].float()))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=5e-2 if dtype == torch.bfloat16 else 2e-5)
 
 
 def test_zero_matrices_and_zero_rows_stay_zero() -> None:

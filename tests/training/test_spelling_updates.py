@@ -34,7 +34,7 @@ def features() -> SpellingFeatures:
 def computed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """By what the embedding's update is computed."""
     if request.param == "by PyTorch":
-        monkeypatch.setattr(operations, "fits", lambda x: False)
+        monkeypatch.setattr(operations, "update_fits", lambda weight: False)
     elif not operations.fits(torch.zeros(1)):
         pytest.skip("the C code is not compiled, or this processor lacks AVX2")
     return str(request.param)
@@ -94,7 +94,7 @@ def test_c_and_pytorch_continue_each_other_s_states(monkeypatch: pytest.MonkeyPa
         for use in in_c:
             with monkeypatch.context() as patch:
                 if not use:
-                    patch.setattr(operations, "fits", lambda x: False)
+                    patch.setattr(operations, "update_fits", lambda weight: False)
                 embedding.grad = torch.randn(5, 40, generator=generator)
                 optimizer.step()
         results.append((embedding.detach(), *optimizer.state[embedding].values()))
