@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import torch
 from builders import new_model, new_run
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from minigpt.config import GPTConfig, TrainConfig
@@ -728,6 +730,21 @@ def test_a_run_of_all_weights_does_not_resume_with_frozen_ones(corpus: Corpus, t
     apply_fine_tuning(model, frozen)
     with pytest.raises(CheckpointError, match=r"its tensor 'optimizer\..*' does not belong to this model"):
         train(model, corpus, frozen, run, resume=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_state_in_another_dtype_is_refused(corpus: Corpus, tmp_path: Path, dtype: torch.dtype) -> None:
+    """C code reads the states of optimizers as float32."""
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    list(train(model, corpus, settings(steps=2, schedule="constant"), run))
+    with safe_open(run.last_path, "pt") as file:
+        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    name = next(name for name in tensors if name.startswith("optimizer."))
+    tensors[name] = tensors[name].to(dtype)
+    save_file(tensors, run.last_path, metadata)
+    with pytest.raises(CheckpointError, match=rf"its tensor '{name}' is {dtype} of shape .*, not float32 of shape"):
+        train(model, corpus, settings(steps=4, schedule="constant"), run, resume=True)
 
 
 def test_without_validation_text_the_latest_weights_are_saved(tmp_path: Path) -> None:
