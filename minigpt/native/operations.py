@@ -214,7 +214,7 @@ def adam(learning_rate: float, beta1: float, beta2: float, epsilon: float, step:
 
 
 def adam_of_features(
-    mean: Tensor, square: Tensor, gradient: RowGradient, tokens: Tensor, starts: Tensor, adam: compiled.Adam
+    mean: Tensor, square: Tensor, gradient: RowGradient, tokens: Tensor, starts: Tensor, coefficients: compiled.Adam
 ) -> Tensor:
     """Updates Adam's moments of spelling features (F, C), whose gradients are the sums of their tokens'.
 
@@ -226,14 +226,14 @@ def adam_of_features(
     buffer = mean.new_empty(threads, mean.shape[1])
     _loaded().minigpt_adam_of_features(
         updates.data_ptr(), mean.data_ptr(), square.data_ptr(), gradient._address, tokens.data_ptr(),
-        starts.data_ptr(), len(mean), adam, buffer.data_ptr(), threads,
+        starts.data_ptr(), len(mean), coefficients, buffer.data_ptr(), threads,
     )  # fmt: skip
     return updates
 
 
 def adam_of_tokens_(
     weight: Tensor, mean: Tensor, square: Tensor, gradient: RowGradient, updates: Tensor, features: Tensor,
-    starts: Tensor, kept: float, adam: compiled.Adam,
+    starts: Tensor, kept: float, coefficients: compiled.Adam,
 ) -> None:  # fmt: skip
     """Updates a token embedding (V, C), after a multiplication with `kept`, by Adam and by its features' updates.
 
@@ -245,7 +245,7 @@ def adam_of_tokens_(
     buffer = weight.new_empty(threads, 2, weight.shape[1])
     _loaded().minigpt_adam_of_tokens(
         weight.data_ptr(), mean.data_ptr(), square.data_ptr(), gradient._address, updates.data_ptr(),
-        features.data_ptr(), starts.data_ptr(), len(weight), kept, adam, buffer.data_ptr(), threads,
+        features.data_ptr(), starts.data_ptr(), len(weight), kept, coefficients, buffer.data_ptr(), threads,
     )  # fmt: skip
 
 

@@ -142,17 +142,17 @@ class Budget:
     def evaluation_is_due(self, progress: Progress) -> bool:
         """Whether to evaluate now, which it is if there is no evaluation of this text and these weights yet.
 
-        With a budget in minutes, training gets 30 times the duration of an evaluation.
+        With a budget in minutes, training gets 30 times the duration of an evaluation, and half of that before the last
+        one.
         """
         every, last = self.config.eval_every, progress.evaluation
         if last.step < 0 or self.is_spent(progress):
             return True
-        if (
-            every is None
-            and self.total_steps is None
-            and progress.seconds - last.seconds < MIN_TRAINING * last.duration
-        ):
-            return False
+        if every is None and self.total_steps is None:
+            training = MIN_TRAINING * last.duration  # seconds
+            left = self.seconds_left(progress) - progress.budget.closing_seconds
+            if progress.seconds - last.seconds < training or left < training / 2:
+                return False
         return self._is_due(progress, every, EVALUATIONS, last.step, last.seconds)
 
     def sample_is_due(self, progress: Progress) -> bool:

@@ -109,14 +109,11 @@ class _SelectedRows(torch.autograd.Function):
         (ids,) = ctx.saved_tensors
         shape = ctx.rows, gradient.shape[1]
         if ctx.sparse:
-            return (
-                torch.sparse_coo_tensor(
-                    ids[None], gradient.contiguous(), shape, is_coalesced=True, check_invariants=False
-                ),
-                None,
-                None,
-            )
-        return gradient.new_zeros(shape).index_copy_(0, ids, gradient), None, None
+            rows = gradient.contiguous()
+            whole = torch.sparse_coo_tensor(ids[None], rows, shape, is_coalesced=True, check_invariants=False)
+        else:
+            whole = gradient.new_zeros(shape).index_copy_(0, ids, gradient)
+        return whole, None, None
 
 
 def correct_(logits: Tensor, targets: Tensor, corrections: Tensor) -> None:

@@ -48,6 +48,8 @@ class SpellingAdamW(torch.optim.AdamW):
         if gradient is None:
             return super().step(closure)
         if not self.reads_sparse_gradients:
+            if gradient.is_sparse:  # the number of threads has changed, and C code without OpenMP uses one
+                gradient = self.embedding.grad = gradient.to_dense()
             loss = super().step(closure)
             self._step_features(gradient)
             return loss

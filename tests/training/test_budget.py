@@ -42,6 +42,20 @@ def test_epochs_count_the_tokens_of_steps_with_another_batch() -> None:
     assert budget.is_spent(Progress(step=75, tokens=16_000))
 
 
+@pytest.mark.parametrize(("seconds", "is_due"), [(541.0, False), (560.0, False), (565.0, True), (569.0, False)])
+def test_shortly_before_the_last_evaluation_there_is_no_other(seconds: float, is_due: bool) -> None:
+    """A run of 600 s needs 12 s after its last step; an evaluation, of 1.3 s, may come every 39 s of training."""
+    progress = Progress(
+        step=2698,
+        seconds=seconds,
+        evaluation=EvaluationState(step=2500, seconds=523.0, duration=1.3),
+        budget=BudgetState(start_seconds=11.0, closing_seconds=12.0),
+    )
+    assert Budget(TrainConfig(minutes=10), None).evaluation_is_due(progress) == is_due
+    at_the_end = Progress(step=2742, seconds=588.0, evaluation=progress.evaluation, budget=progress.budget)
+    assert Budget(TrainConfig(minutes=10), None).evaluation_is_due(at_the_end)
+
+
 def test_weights_and_texts_without_an_evaluation_are_evaluated_at_once() -> None:
     evaluated = EvaluationState(step=50, seconds=60.0, duration=1.0)
     for config, total_steps in ((TrainConfig(minutes=3), None), (TrainConfig(steps=100), 100)):

@@ -66,9 +66,8 @@ def test_the_embedding_is_that_of_a_token_and_its_features_both_trained_by_adam(
         torch.testing.assert_close(embedding.detach(), (own + matrix @ vectors).detach())
 
 
-def test_a_gradient_by_rows_is_that_of_the_whole_embedding_bit_for_bit(computed: str) -> None:
-    if computed == "by PyTorch":
-        pytest.skip("PyTorch needs the whole gradient")
+@pytest.mark.usefixtures("computed")
+def test_a_gradient_by_rows_is_that_of_the_whole_embedding_bit_for_bit() -> None:
     results = []
     for sparse in (False, True):
         generator = torch.Generator().manual_seed(0)
