@@ -1,4 +1,4 @@
-"""Operations of a training step on a CPU in C: layer norm, GELU, causal attention, cross entropy, orthogonalization.
+"""Operations of a training step on a CPU in C: layer norm, GELU, attention, cross entropy, AdamW, and those of Muon.
 
 They are in training.c, compute in float32 and round results in bfloat16 once. Attention is one operation in float32 and
 over few positions; over more, in bfloat16, its matrix products are PyTorch's and only its weights are computed here.

@@ -30,9 +30,8 @@ typedef struct {
 
 typedef struct {
     void (*momentum[DTYPES])(void *, float *, const float *, int64_t, float);
-    void (*move[DTYPES])(float *, const void *, int64_t, float, float);
+    void (*axpby[DTYPES])(float *, const void *, int64_t, float, float);
     void (*adam)(float *, float *, float *, const float *, int64_t, const Adam *);
-    void (*scale_and_add)(float *, float, const float *, float, int64_t);
     void (*layer_norm[DTYPES])(void *, float *, float *, const float *, const float *, const float *, int64_t, float);
     void (*layer_norm_gradient[DTYPES])(
         float *, float *, float *, const void *, const float *, const float *, float, float, int64_t);
@@ -249,7 +248,7 @@ void minigpt_adam_of_features(
         memset(sum, 0, width * sizeof *sum);
         for (int64_t i = starts[f]; i < starts[f + 1]; i++) {
             int64_t position = gradient->positions[tokens[i]];
-            if (position >= 0) kernels->scale_and_add(sum, 1, gradient->rows + position * width, 1, width);
+            if (position >= 0) kernels->axpby[FLOAT32](sum, gradient->rows + position * width, width, 1, 1);
         }
         kernels->adam(updates + f * width, mean + f * width, square + f * width, sum, width, adam);
     }
@@ -271,8 +270,8 @@ void minigpt_adam_of_tokens(
             update, mean + t * width, square + t * width, position < 0 ? none : gradient->rows + position * width, width,
             adam);
         for (int64_t i = starts[t]; i < starts[t + 1]; i++)
-            kernels->scale_and_add(update, 1, updates + features[i] * width, 1, width);
-        kernels->scale_and_add(weight + t * width, kept, update, -1, width);
+            kernels->axpby[FLOAT32](update, updates + features[i] * width, width, 1, 1);
+        kernels->axpby[FLOAT32](weight + t * width, update, width, kept, -1);
     }
 }
 
@@ -291,7 +290,7 @@ void minigpt_move(
     (void)threads;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < n; i += CHUNK)
-        kernels->move[dtype](weight + i, at(update, i, dtype), n - i < CHUNK ? n - i : CHUNK, kept, factor);
+        kernels->axpby[dtype](weight + i, at(update, i, dtype), n - i < CHUNK ? n - i : CHUNK, kept, factor);
 }
 
 /* The floats that a thread's buffer needs to orthogonalize a matrix: for four square matrices, a scale for each row, and a

@@ -273,11 +273,6 @@ static void NAME(adam)(
     }
 }
 
-/* y = a y + b x for n floats. */
-static void NAME(scale_and_add)(float *restrict y, float a, const float *restrict x, float b, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] = a * y[i] + b * x[i];
-}
-
 /* The momentum of n numbers after their gradient, and Nesterov's x, of which a part `beta` is the momentum. */
 static inline __attribute__((always_inline)) void NAME(momentum_of)(
     void *x, float *momentum, const float *gradient, int64_t n, float beta, const int dtype, const int whole) {
@@ -289,43 +284,32 @@ static inline __attribute__((always_inline)) void NAME(momentum_of)(
     }
 }
 
-/* weight = kept weight + factor update for n numbers. */
-static inline __attribute__((always_inline)) void NAME(move_of)(
-    float *weight, const void *update, int64_t n, float kept, float factor, const int dtype, const int whole) {
+/* y = a y + b x for n numbers, of which x has the dtype and y is in float32; BLAS calls it axpby. */
+static inline __attribute__((always_inline)) void NAME(axpby_of)(
+    float *y, const void *x, int64_t n, float a, float b, const int dtype, const int whole) {
     for (int64_t i = 0; i < n; i += WIDTH) {
-        NAME(floats) w = NAME(get)(weight, i, n, FLOAT32, whole), u = NAME(get)(update, i, n, dtype, whole);
-        NAME(put)(weight, i, n, kept * w + factor * u, FLOAT32, whole);
+        NAME(floats) v = NAME(get)(x, i, n, dtype, whole);
+        NAME(put)(y, i, n, a * NAME(get)(y, i, n, FLOAT32, whole) + b * v, FLOAT32, whole);
     }
 }
 
+#define OF_ROW(function, n, ...) (n) % LANES == 0 ? NAME(function)(__VA_ARGS__, 1) : NAME(function)(__VA_ARGS__, 0)
 #define FOR_DTYPE(name, dtype) \
     static void NAME(momentum_##name)(void *x, float *momentum, const float *gradient, int64_t n, float beta) { \
-        if (n % LANES == 0) \
-            NAME(momentum_of)(x, momentum, gradient, n, beta, dtype, 1); \
-        else \
-            NAME(momentum_of)(x, momentum, gradient, n, beta, dtype, 0); \
+        OF_ROW(momentum_of, n, x, momentum, gradient, n, beta, dtype); \
     } \
-    static void NAME(move_##name)(float *weight, const void *update, int64_t n, float kept, float factor) { \
-        if (n % LANES == 0) \
-            NAME(move_of)(weight, update, n, kept, factor, dtype, 1); \
-        else \
-            NAME(move_of)(weight, update, n, kept, factor, dtype, 0); \
+    static void NAME(axpby_##name)(float *y, const void *x, int64_t n, float a, float b) { \
+        OF_ROW(axpby_of, n, y, x, n, a, b, dtype); \
     } \
     static void NAME(layer_norm_##name)( \
         void *y, float *mean, float *inverse, const float *x, const float *weight, const float *bias, int64_t n, \
         float epsilon) { \
-        if (n % LANES == 0) \
-            NAME(layer_norm_of)(y, mean, inverse, x, weight, bias, n, epsilon, dtype, 1); \
-        else \
-            NAME(layer_norm_of)(y, mean, inverse, x, weight, bias, n, epsilon, dtype, 0); \
+        OF_ROW(layer_norm_of, n, y, mean, inverse, x, weight, bias, n, epsilon, dtype); \
     } \
     static void NAME(layer_norm_gradient_##name)( \
         float *dx, float *dweight, float *dbias, const void *dy, const float *x, const float *weight, float mean, \
         float inverse, int64_t n) { \
-        if (n % LANES == 0) \
-            NAME(layer_norm_gradient_of)(dx, dweight, dbias, dy, x, weight, mean, inverse, n, dtype, 1); \
-        else \
-            NAME(layer_norm_gradient_of)(dx, dweight, dbias, dy, x, weight, mean, inverse, n, dtype, 0); \
+        OF_ROW(layer_norm_gradient_of, n, dx, dweight, dbias, dy, x, weight, mean, inverse, n, dtype); \
     } \
     static void NAME(gelu_##name)(void *y, const void *x, int64_t n) { NAME(gelu_of)(y, x, n, dtype); } \
     static void NAME(gelu_gradient_##name)(void *dx, const void *dy, const void *x, int64_t n) { \
@@ -339,15 +323,15 @@ static inline __attribute__((always_inline)) void NAME(move_of)(
 FOR_DTYPE(bfloat16, BFLOAT16)
 FOR_DTYPE(float32, FLOAT32)
 #undef FOR_DTYPE
+#undef OF_ROW
 
 #include "attention_kernels.h"
 #include "orthogonalization_kernels.h"
 
 static const Kernels NAME(kernels) = {
     {NAME(momentum_bfloat16), NAME(momentum_float32)},
-    {NAME(move_bfloat16), NAME(move_float32)},
+    {NAME(axpby_bfloat16), NAME(axpby_float32)},
     NAME(adam),
-    NAME(scale_and_add),
     {NAME(layer_norm_bfloat16), NAME(layer_norm_float32)},
     {NAME(layer_norm_gradient_bfloat16), NAME(layer_norm_gradient_float32)},
     {NAME(gelu_bfloat16), NAME(gelu_float32)},
