@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
-from minigpt.model.fused import causal_attention, causal_softmax
+from minigpt.model.fused import Linear, causal_attention, causal_softmax
 from minigpt.model.kv_cache import LayerCache
 from minigpt.native import operations
 
@@ -88,8 +88,8 @@ class CausalSelfAttention(nn.Module):
         super().__init__()
         self.n_head = config.n_head
         self.dropout = config.dropout
-        self.qkv_proj = nn.Linear(config.n_embd, 3 * config.n_embd)
-        self.out_proj = nn.Linear(config.n_embd, config.n_embd)
+        self.qkv_proj = Linear(config.n_embd, 3 * config.n_embd)
+        self.out_proj = Linear(config.n_embd, config.n_embd)
         self.residual_dropout = nn.Dropout(config.dropout)
         self.register_buffer("mask", causal_mask(config.n_positions) if mask is None else mask, persistent=False)
 

@@ -1,4 +1,4 @@
-"""Layer norm, GELU and causal attention with their gradients, in C on a CPU."""
+"""Layer norm, linear layers, GELU, causal attention and sums with their gradients, in C on a CPU."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from minigpt.device import product_dtype
 from minigpt.native import operations
+from minigpt.native.linear import linear, linear_fits, linear_gradients
 
 
 class LayerNorm(nn.LayerNorm):
@@ -19,6 +20,22 @@ class LayerNorm(nn.LayerNorm):
         if operations.layer_norm_fits(x, self.weight, dtype):
             return _LayerNorm.apply(x, self.weight, self.bias, self.eps, dtype)  # type: ignore[no-untyped-call]
         return super().forward(x)
+
+
+class Linear(nn.Linear):
+    """`nn.Linear`; in C under autocast to bfloat16, on processors that multiply tiles of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if linear_fits(x, self.weight, self.bias, product_dtype(x)):
+            return _Linear.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return super().forward(x)
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    """`x + y`; in C if x is float32 and y bfloat16, which PyTorch would convert in a pass of its own."""
+    if operations.sum_fits(x, y):
+        return _Sum.apply(x, y)  # type: ignore[no-untyped-call]
+    return x + y
 
 
 def gelu(x: Tensor, approximate: str) -> Tensor:
@@ -56,6 +73,31 @@ class _LayerNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return *operations.layer_norm_gradient(gradient, *ctx.saved_tensors), None, None
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return linear(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        of_input, *of_parameters = ctx.needs_input_grad
+        return linear_gradients(gradient, *ctx.saved_tensors, of_input=of_input, of_parameters=any(of_parameters))
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.dtype = y.dtype
+        return operations.add(x, y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient, gradient.to(ctx.dtype)
 
 
 class _GELU(torch.autograd.Function):

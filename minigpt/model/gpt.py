@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.model.attention import CausalSelfAttention, causal_mask, check_length
-from minigpt.model.fused import LayerNorm, gelu
+from minigpt.model.fused import LayerNorm, Linear, add, gelu
 from minigpt.model.kv_cache import KVCache, LayerCache
 
 
@@ -26,8 +26,8 @@ class MLP(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.up_proj = nn.Linear(config.n_embd, 4 * config.n_embd)
-        self.down_proj = nn.Linear(4 * config.n_embd, config.n_embd)
+        self.up_proj = Linear(config.n_embd, 4 * config.n_embd)
+        self.down_proj = Linear(4 * config.n_embd, config.n_embd)
         self.residual_dropout = nn.Dropout(config.dropout)
         self.gelu_form = "tanh" if config.activation_function == "gelu_new" else "none"
 
@@ -50,8 +50,8 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), cache)  # (B, T, C)
-        return x + self.mlp(self.mlp_norm(x))  # (B, T, C)
+        x = add(x, self.attention(self.attention_norm(x), cache))  # (B, T, C)
+        return add(x, self.mlp(self.mlp_norm(x)))  # (B, T, C)
 
     def last(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
         """The same for the last position only: (B, T, C) -> (B, 1, C)."""

@@ -16,7 +16,7 @@ from minigpt.errors import ConfigError
 
 _LIBRARY = "_native.dll" if sys.platform == "win32" else "_native.so"
 _RECORD = "_native_build.json"
-_INSTRUCTION_SETS = ("avx512-vnni", "avx2", "neon-dotprod", "plain")
+_INSTRUCTION_SETS = ("avx512-amx", "avx512-vnni", "avx2", "neon-dotprod", "plain")
 _INSTRUCTIONS = "MINIGPT_CPU_ISA"  # environment variable: the instruction set to use instead of the processor's best
 
 _ADDRESS, _COUNT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
@@ -67,11 +67,17 @@ FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # result and arguments, 
     ),
     "minigpt_momentum": (None, [_CHOICE, *[_ADDRESS] * 3, _COUNT, _FLOAT, _THREADS]),
     "minigpt_move": (None, [_CHOICE, *[_ADDRESS] * 2, _COUNT, *[_FLOAT] * 2, _THREADS]),
-    "minigpt_orthogonalization_buffer": (_COUNT, [_COUNT, _COUNT]),
+    "minigpt_add": (None, [_CHOICE, *[_ADDRESS] * 3, _COUNT, _THREADS]),
+    "minigpt_orthogonalization_buffer": (_COUNT, [_CHOICE, _COUNT, _COUNT]),
     "minigpt_orthogonalize": (
         None,
-        [*[_ADDRESS] * 2, *[_COUNT] * 3, _ADDRESS, _COUNT, _FLOAT, _ADDRESS, _THREADS],
+        [_CHOICE, *[_ADDRESS] * 2, *[_COUNT] * 3, _ADDRESS, _COUNT, _FLOAT, _ADDRESS, _THREADS],
     ),
+}
+TILE_FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # only if the compiler knows AMX
+    "minigpt_linear_buffer": (_COUNT, [*[_COUNT] * 3, _THREADS]),
+    "minigpt_linear": (None, [*[_ADDRESS] * 4, *[_COUNT] * 3, _ADDRESS, _THREADS]),
+    "minigpt_linear_gradients": (None, [*[_ADDRESS] * 6, *[_COUNT] * 3, _ADDRESS, _THREADS]),
 }
 
 
@@ -119,7 +125,8 @@ def _library() -> ctypes.CDLL | str:
         return f"{path.name} cannot be loaded ({loaded}); reinstall minigpt here, or install libgomp or libomp"
     if not _is_current(loaded, here):
         return "the C code has changed since it was compiled; reinstall minigpt"
-    for name, (result, arguments) in FUNCTIONS.items():
+    tile_functions = TILE_FUNCTIONS if hasattr(loaded, "minigpt_linear") else {}
+    for name, (result, arguments) in {**FUNCTIONS, **tile_functions}.items():
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
     if use(loaded) is None:

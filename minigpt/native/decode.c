@@ -184,6 +184,9 @@ END_TARGET
 
 static const struct { const char *name; const Kernels *kernels; } SETS[] = {
 #if defined(__x86_64__)
+#if defined(HAVE_AMX)
+    {"avx512-amx", &kernels_vnni}, /* training.c uses AMX */
+#endif
     {"avx512-vnni", &kernels_vnni},
     {"avx2", &kernels_avx2},
 #elif defined(HAVE_DOTPROD)
@@ -197,6 +200,9 @@ enum { N_SETS = sizeof SETS / sizeof *SETS };
 static int has(const char *name) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
+#if defined(HAVE_AMX)
+    if (!strcmp(name, "avx512-amx")) return has("avx512-vnni") && has_amx();
+#endif
     if (!strcmp(name, "avx512-vnni"))
         return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
@@ -210,6 +216,7 @@ static int has(const char *name) {
 }
 
 static const Kernels *kernels;
+static const char *selected;
 
 #ifndef SOURCES
 #define SOURCES "unknown"
@@ -223,17 +230,13 @@ const char *minigpt_use(const char *name) {
     for (int i = 0; i < N_SETS; i++)
         if ((name == NULL || !strcmp(name, SETS[i].name)) && has(SETS[i].name)) {
             kernels = SETS[i].kernels;
-            return SETS[i].name;
+            return selected = SETS[i].name;
         }
     return NULL;
 }
 
 /* The name of the selected instruction set, or NULL. */
-const char *minigpt_selected(void) {
-    for (int i = 0; i < N_SETS; i++)
-        if (SETS[i].kernels == kernels) return SETS[i].name;
-    return NULL;
-}
+const char *minigpt_selected(void) { return selected; }
 
 /* Whether AMD made the processor. */
 int minigpt_is_amd(void) {

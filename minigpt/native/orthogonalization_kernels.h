@@ -54,8 +54,10 @@ static void NAME(product)(
 /* y = the orthogonalized x, (rows, columns). `polynomials` has three coefficients for each of `count` iterations. The
  * buffer has room for orthogonalization_buffer floats. */
 static void NAME(orthogonalize)(
-    float *y, const float *x, int64_t rows, int64_t columns, const float *polynomials, int64_t count, float safety,
+    void *to, const void *from, int64_t rows, int64_t columns, const float *polynomials, int64_t count, float safety,
     float *buffer) {
+    const float *x = from;
+    float *y = to;
     int tall = rows > columns;
     int64_t m = tall ? columns : rows, k = tall ? rows : columns;
     float *gram = buffer, *p = gram + m * m, *all = p + m * m, *other = all + m * m, *scale = other + m * m;

@@ -6,6 +6,12 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#if defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11) /* which know AMX */
+#define HAVE_AMX
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #if defined(__linux__)
@@ -50,3 +56,14 @@ typedef int32_t i32x4 __attribute__((vector_size(16)));
 #define END_TARGET PRAGMA(GCC pop_options)
 #endif
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
+
+#if defined(HAVE_AMX)
+/* Whether the processor has AMX for bfloat16, and Linux lets this process use it, which it does not without being asked. */
+static inline int has_amx(void) {
+    enum { BFLOAT16_TILES = 22, TILE_REGISTERS = 24, REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    unsigned a, b, c, d;
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512bf16") && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+           d >> BFLOAT16_TILES & 1 && d >> TILE_REGISTERS & 1 && !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+}
+#endif

@@ -20,6 +20,7 @@ enum { ROW_MULTIPLE = 32 };          /* a multiple of a tile's columns, to which
 
 static inline int64_t size_of(const int dtype) { return dtype == FLOAT32 ? sizeof(float) : sizeof(uint16_t); }
 static inline const char *at(const void *x, int64_t i, const int dtype) { return (const char *)x + i * size_of(dtype); }
+static inline int64_t larger_count(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t padded_length(int64_t length) { return (length + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE; }
 
 /* An update of Adam, with `rate` = learning rate / (1 - beta1^t) and `correction` = 1 / sqrt(1 - beta2^t) in step t: it is rate
@@ -31,6 +32,7 @@ typedef struct {
 typedef struct {
     void (*momentum[DTYPES])(void *, float *, const float *, int64_t, float);
     void (*axpby[DTYPES])(float *, const void *, int64_t, float, float);
+    void (*add[DTYPES])(float *, const float *, const void *, int64_t);
     void (*adam)(float *, float *, float *, const float *, int64_t, const Adam *);
     void (*layer_norm[DTYPES])(void *, float *, float *, const float *, const float *, const float *, int64_t, float);
     void (*layer_norm_gradient[DTYPES])(
@@ -45,7 +47,8 @@ typedef struct {
     void (*attend_head_gradient[DTYPES])(
         void *, void *, void *, const void *, int64_t, const float *, const void *, const void *, const void *, int64_t,
         int64_t, int64_t, float, float *);
-    void (*orthogonalize)(float *, const float *, int64_t, int64_t, const float *, int64_t, float, float *);
+    void (*orthogonalize[DTYPES])(void *, const void *, int64_t, int64_t, const float *, int64_t, float, float *);
+    int uses_tiles; /* of AMX */
 } Kernels;
 
 #define ISA plain
@@ -67,9 +70,17 @@ BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")
 #define MULTIPLY_ADD(a, b, sum) ((floats_avx512)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(sum)))
 #include "training_kernels.h"
 END_TARGET
+#if defined(HAVE_AMX)
+BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,amx-tile,amx-bf16")
+#include "amx_kernels.h"
+END_TARGET
+#endif
 #endif
 
 static const Kernels *kernels = &kernels_plain;
+#if defined(HAVE_AMX)
+static Kernels kernels_amx; /* those of AVX-512, and some with tiles */
+#endif
 
 /* Selects an instruction set that minigpt_use has returned. Those without kernels of their own here use plain C. */
 void minigpt_training_use(const char *name) {
@@ -77,6 +88,16 @@ void minigpt_training_use(const char *name) {
 #if defined(__x86_64__)
     if (!strcmp(name, "avx2")) kernels = &kernels_avx2;
     if (!strcmp(name, "avx512-vnni")) kernels = &kernels_avx512;
+#if defined(HAVE_AMX)
+    if (!strcmp(name, "avx512-amx")) {
+        kernels_amx = kernels_avx512;
+        kernels_amx.attend_head[BFLOAT16] = attend_head_tiles;
+        kernels_amx.attend_head_gradient[BFLOAT16] = attend_head_gradient_tiles;
+        kernels_amx.orthogonalize[BFLOAT16] = orthogonalize_tiles;
+        kernels_amx.uses_tiles = 1;
+        kernels = &kernels_amx;
+    }
+#endif
 #else
     (void)name;
 #endif
@@ -188,7 +209,11 @@ int minigpt_cross_entropy(
 /* The floats that a thread's buffer needs for attention, and for its gradient. */
 int64_t minigpt_attention_buffer(int64_t length, int64_t width, int gradient) {
     int64_t padded = padded_length(length), size = length * width, tile = TILE_ROWS * width;
-    return gradient ? 2 * (width + length) * padded + 3 * size + tile : (width + TILE_ROWS) * padded + 2 * size + tile;
+    int64_t room = gradient ? 2 * (width + length) * padded + 3 * size + tile : (width + TILE_ROWS) * padded + 2 * size + tile;
+#if defined(HAVE_AMX)
+    if (kernels->uses_tiles && attention_uses_tiles(length, width)) room = larger_count(room, attention_tiles_buffer(length, width, gradient));
+#endif
+    return room;
 }
 
 /* Causal attention: y (batch, length, heads x width) from the queries, keys and values of all heads in qkv (batch, length,
@@ -296,7 +321,11 @@ void minigpt_move(
 /* The floats that a thread's buffer needs to orthogonalize a matrix: for four square matrices, a scale for each row, and a
  * product. A product of m columns of depth d needs (m rounded up to TILE_ROWS, plus a tile's columns) x d floats. Where m is
  * the shorter side, d is at most the longer one; where m is the longer side, d is the shorter one, which needs no more. */
-int64_t minigpt_orthogonalization_buffer(int64_t rows, int64_t columns) {
+int64_t minigpt_orthogonalization_buffer(int dtype, int64_t rows, int64_t columns) {
+#if defined(HAVE_AMX)
+    if (dtype == BFLOAT16) return orthogonalization_tiles_buffer(rows, columns);
+#endif
+    (void)dtype;
     int64_t shorter = rows < columns ? rows : columns, longer = rows < columns ? columns : rows;
     return 4 * shorter * shorter + shorter + (shorter + TILE_ROWS + ROW_MULTIPLE) * longer;
 }
@@ -304,12 +333,21 @@ int64_t minigpt_orthogonalization_buffer(int64_t rows, int64_t columns) {
 /* y = x with each matrix orthogonalized, (matrices, rows, columns). `polynomials` has three coefficients for each of `count`
  * iterations. `buffer` has room for `threads` x minigpt_orthogonalization_buffer floats. */
 void minigpt_orthogonalize(
-    float *y, const float *x, int64_t matrices, int64_t rows, int64_t columns, const float *polynomials, int64_t count,
-    float safety, float *buffer, int threads) {
-    int64_t size = rows * columns, room = minigpt_orthogonalization_buffer(rows, columns);
+    int dtype, void *y, const void *x, int64_t matrices, int64_t rows, int64_t columns, const float *polynomials,
+    int64_t count, float safety, float *buffer, int threads) {
+    int64_t size = rows * columns, room = minigpt_orthogonalization_buffer(dtype, rows, columns);
     (void)threads;
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
     for (int64_t i = 0; i < matrices; i++)
-        kernels->orthogonalize(
-            y + i * size, x + i * size, rows, columns, polynomials, count, safety, buffer + THREAD * room);
+        kernels->orthogonalize[dtype](
+            (void *)at(y, i * size, dtype), at(x, i * size, dtype), rows, columns, polynomials, count, safety,
+            buffer + THREAD * room);
+}
+
+/* z = x + y for n numbers, of which y has the dtype and the others are floats. */
+void minigpt_add(int dtype, float *z, const float *x, const void *y, int64_t n, int threads) {
+    (void)threads;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < n; i += CHUNK)
+        kernels->add[dtype](z + i, x + i, at(y, i, dtype), n - i < CHUNK ? n - i : CHUNK);
 }

@@ -293,6 +293,13 @@ static inline __attribute__((always_inline)) void NAME(axpby_of)(
     }
 }
 
+/* z = x + y for n numbers, of which y has the dtype and the others are floats. */
+static inline __attribute__((always_inline)) void NAME(add_of)(
+    float *z, const float *x, const void *y, int64_t n, const int dtype, const int whole) {
+    for (int64_t i = 0; i < n; i += WIDTH)
+        NAME(put)(z, i, n, NAME(get)(x, i, n, FLOAT32, whole) + NAME(get)(y, i, n, dtype, whole), FLOAT32, whole);
+}
+
 #define OF_ROW(function, n, ...) (n) % LANES == 0 ? NAME(function)(__VA_ARGS__, 1) : NAME(function)(__VA_ARGS__, 0)
 #define FOR_DTYPE(name, dtype) \
     static void NAME(momentum_##name)(void *x, float *momentum, const float *gradient, int64_t n, float beta) { \
@@ -300,6 +307,9 @@ static inline __attribute__((always_inline)) void NAME(axpby_of)(
     } \
     static void NAME(axpby_##name)(float *y, const void *x, int64_t n, float a, float b) { \
         OF_ROW(axpby_of, n, y, x, n, a, b, dtype); \
+    } \
+    static void NAME(add_##name)(float *z, const float *x, const void *y, int64_t n) { \
+        OF_ROW(add_of, n, z, x, y, n, dtype); \
     } \
     static void NAME(layer_norm_##name)( \
         void *y, float *mean, float *inverse, const float *x, const float *weight, const float *bias, int64_t n, \
@@ -331,6 +341,7 @@ FOR_DTYPE(float32, FLOAT32)
 static const Kernels NAME(kernels) = {
     {NAME(momentum_bfloat16), NAME(momentum_float32)},
     {NAME(axpby_bfloat16), NAME(axpby_float32)},
+    {NAME(add_bfloat16), NAME(add_float32)},
     NAME(adam),
     {NAME(layer_norm_bfloat16), NAME(layer_norm_float32)},
     {NAME(layer_norm_gradient_bfloat16), NAME(layer_norm_gradient_float32)},
@@ -341,7 +352,8 @@ static const Kernels NAME(kernels) = {
     NAME(softmax_gradient),
     {NAME(attend_head_bfloat16), NAME(attend_head_float32)},
     {NAME(attend_head_gradient_bfloat16), NAME(attend_head_gradient_float32)},
-    NAME(orthogonalize),
+    {NULL, NAME(orthogonalize)},
+    0,
 };
 
 #undef EACH

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minigpt.native import operations
+from minigpt.native import weight_updates
 from minigpt.training.distributed import World, to_local
 from minigpt.training.muon_processes import FasterWay, own_updates, rows_of_shards, sharded_updates, shared_updates
 
@@ -35,9 +35,9 @@ def orthogonalize(matrices: Tensor, *, bfloat16: bool = False) -> Tensor:
     2025, "The Polar Express", algorithm 1 (the polynomials: its first three); Boissin et al. 2025, "Turbo-Muon",
     after Prach and Lampert 2022, "Almost-orthogonal Lipschitz layers", theorem 1 (the rows).
     """
-    if not bfloat16 and operations.orthogonalization_fits(matrices):
-        return operations.orthogonalize(matrices, _POLYNOMIALS, _SAFETY)
     x = matrices.bfloat16() if bfloat16 else matrices
+    if weight_updates.orthogonalization_fits(x):
+        return weight_updates.orthogonalize(x, _POLYNOMIALS, _SAFETY).to(matrices.dtype)
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x  # so that X X^T is the smaller of the two products
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # prevents underflow and overflow
@@ -111,10 +111,10 @@ class Muon(torch.optim.Optimizer):
 
         momenta = [self.state[matrix]["momentum"] for matrix in matrices]
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
-        if self.world.size == 1 and all(map(operations.update_fits, matrices)):
+        if self.world.size == 1 and all(map(weight_updates.update_fits, matrices)):
             dtype = torch.bfloat16 if self.bfloat16 else torch.float32
-            updates = compute(operations.momenta_(momenta, gradients, beta, dtype))
-            operations.move_(matrices, updates, kept, factor)
+            updates = compute(weight_updates.momenta_(momenta, gradients, beta, dtype))
+            weight_updates.move_(matrices, updates, kept, factor)
             return
         for matrix, momentum, gradient in zip(matrices, momenta, gradients, strict=True):
             momentum.lerp_(gradient, 1 - beta)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from minigpt.native import operations
+from minigpt.native import weight_updates
 from minigpt.tokenizer.spelling import SpellingFeatures
 
 FEATURE_STATES = ("feature_exp_avg", "feature_exp_avg_sq")  # of an optimizer's state, (F, C) each
@@ -39,7 +39,7 @@ class SpellingAdamW(torch.optim.AdamW):
     @property
     def reads_sparse_gradients(self) -> bool:
         """Whether the embedding's gradient may be a sparse tensor, by rows."""
-        return operations.update_fits(self.embedding)
+        return weight_updates.update_fits(self.embedding)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -71,25 +71,25 @@ class SpellingAdamW(torch.optim.AdamW):
         state["step"] += 1
         rows = self._rows_of(gradient)
         beta1, beta2 = group["betas"]
-        adam = operations.adam(group["lr"], beta1, beta2, group["eps"], int(state["step"]))
+        adam = weight_updates.adam(group["lr"], beta1, beta2, group["eps"], int(state["step"]))
         mean, square = (state[name] for name in FEATURE_STATES)
-        updates = operations.adam_of_features(
+        updates = weight_updates.adam_of_features(
             mean, square, rows, self._of_features.columns, self._of_features.starts, adam
         )
-        operations.adam_of_tokens_(
+        weight_updates.adam_of_tokens_(
             self.embedding, state["exp_avg"], state["exp_avg_sq"], rows, updates, self._of_tokens.columns,
             self._of_tokens.starts, 1 - group["lr"] * group["weight_decay"], adam,
         )  # fmt: skip
 
-    def _rows_of(self, gradient: Tensor) -> operations.RowGradient:
+    def _rows_of(self, gradient: Tensor) -> weight_updates.RowGradient:
         """The rows of the embedding's gradient, (V, C)."""
         if not gradient.is_sparse:
-            return operations.RowGradient(gradient.contiguous(), torch.arange(len(gradient)))
+            return weight_updates.RowGradient(gradient.contiguous(), torch.arange(len(gradient)))
         gradient = gradient.coalesce()
         (ids,), rows = gradient.indices(), gradient.values()
         positions = torch.full((len(gradient),), -1)
         positions[ids] = torch.arange(len(ids))
-        return operations.RowGradient(rows, positions)
+        return weight_updates.RowGradient(rows, positions)
 
     def _step_features(self, gradient: Tensor) -> None:
         """Adds the features' update to the embedding, whose gradient is (V, C) and whose own update is done."""

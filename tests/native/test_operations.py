@@ -1,5 +1,6 @@
 """The training step's operations in C: PyTorch's results and gradients in float64, on every instruction set."""
 
+import copy
 import math
 import types
 from collections.abc import Callable, Iterator
@@ -13,9 +14,10 @@ from torch import Tensor
 from minigpt import GPT, GPTConfig
 from minigpt.model import attention
 from minigpt.model.attention import causal_mask
-from minigpt.model.fused import LayerNorm, causal_attention, causal_softmax, gelu
+from minigpt.model.fused import LayerNorm, Linear, add, causal_attention, causal_softmax, gelu
 from minigpt.model.kv_cache import KVCache
-from minigpt.native import compiled, operations
+from minigpt.native import compiled, operations, weight_updates
+from minigpt.native.linear import linear, linear_fits, linear_gradients
 from minigpt.training.loss import LossModel, SoftTargets, head_plan, next_token_loss, overwrite_with_gradient
 from minigpt.training.muon import orthogonalize
 from minigpt.training.sampled_softmax import EXCLUDED
@@ -41,7 +43,7 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def float32_in_c(instruction_set: str) -> None:
-    if instruction_set not in ("avx2", "avx512-vnni"):
+    if instruction_set not in ("avx2", "avx512-vnni", "avx512-amx"):
         pytest.skip(f"with {instruction_set}, PyTorch computes in float32")
 
 
@@ -61,6 +63,12 @@ def threads() -> Iterator[Callable[[int], None]]:
 
 def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def formula(qkv: Tensor, n_head: int) -> Tensor:
+    """Causal attention of all heads, (B, T, 3C) -> (B, T, C)."""
+    heads = (part.unflatten(2, (n_head, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=2))
+    return attention.attend(*heads, causal_mask(qkv.shape[1]))[0].transpose(1, 2).flatten(2)
 
 
 def gradients(compute: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,6 +124,90 @@ def test_layer_norm_under_autocast_is_pytorchs_rounded_once(dtype: torch.dtype) 
     assert x.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("length", [32, 160])
+@pytest.mark.parametrize(("n_head", "width"), [(3, 32), (2, 64), (1, 96)])
+def test_attention_with_tiles_rounds_its_weights_to_bfloat16(length: int, n_head: int, width: int) -> None:
+    c = n_head * width
+    qkv, gradient = numbers(2, length, 3 * c), numbers(2, length, c, seed=1)
+    found = gradients(lambda x: causal_attention(x, n_head), qkv, gradient)
+    exact = gradients(lambda x: formula(x, n_head), qkv.double(), gradient)
+    # Each of up to `length` terms, of about 1 / length, has an error of up to 2^-9 of it; some add up.
+    torch.testing.assert_close(found, exact, rtol=2**-7, atol=2**-7)
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 5, 40)])
+def test_the_sum_of_float32_and_bfloat16_is_that_of_pytorch(shape: tuple[int, ...]) -> None:
+    x, y = numbers(*shape, dtype=torch.float32).requires_grad_(), numbers(*shape, seed=1).requires_grad_()
+    found = add(x, y)
+    found.backward(gradient := numbers(*shape, seed=2, dtype=torch.float32))
+    assert torch.equal(found, x + y)
+    assert x.grad is not None
+    assert y.grad is not None
+    assert torch.equal(x.grad, gradient)
+    assert torch.equal(y.grad, gradient.bfloat16())
+
+
+def test_other_sums_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "add", None)
+    x, y = numbers(3, 40, dtype=torch.float32), numbers(3, 40)
+    assert torch.equal(add(y, x), y + x)
+    assert torch.equal(add(x, y[:1]), x + y[:1])
+    assert torch.equal(add(x.double(), y), x.double() + y)
+
+
+def linear_gradients_of(layer: Linear, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+    """The result of a layer under autocast, and the gradients of its input, weight and bias, as float64."""
+    x = x.clone().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=x.dtype == torch.bfloat16):
+        y = layer(x)
+    layer.zero_grad()
+    y.backward(gradient.to(y.dtype))
+    grads = (x.grad, layer.weight.grad, layer.bias.grad)
+    return y.detach().double(), *(grad.double() for grad in grads if grad is not None)
+
+
+@pytest.mark.parametrize(("shape", "out"), [((32, 32), 32), ((4, 24, 64), 160), ((2, 512, 96), 2048)])
+def test_a_linear_layer_in_bfloat16_has_the_gradients_of_float64(shape: tuple[int, ...], out: int) -> None:
+    layer = Linear(shape[-1], out)
+    with torch.no_grad():
+        layer.weight.copy_(numbers(out, shape[-1], seed=1) / shape[-1] ** 0.5)  # as precise as bfloat16
+        layer.bias.copy_(numbers(out, seed=2))
+    x, gradient = numbers(*shape), numbers(*shape[:-1], out, seed=3)
+    found = linear_gradients_of(layer, x, gradient)
+    exact = linear_gradients_of(copy.deepcopy(layer).double(), x.double(), gradient)
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one, other, rtol=2**-7, atol=1e-3 * float(other.abs().max()))
+
+
+def test_a_frozen_linear_layer_gives_only_the_gradient_of_its_input() -> None:
+    layer, x = Linear(64, 32).requires_grad_(False), numbers(32, 64).requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        layer(x).sum().backward()
+    assert x.grad is not None
+    assert layer.weight.grad is None
+    layer.requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        layer(x.detach()).sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.bias.grad is not None
+    torch.testing.assert_close(layer.bias.grad, torch.full((32,), 32.0))
+
+
+def test_only_whole_tiles_in_bfloat16_are_multiplied_in_c() -> None:
+    weight, bias = torch.zeros(96, 64), torch.zeros(96)
+    fits = [
+        linear_fits(x, weight, bias, dtype)
+        for x, dtype in (
+            (numbers(32, 64), torch.bfloat16), (numbers(31, 64), torch.bfloat16), (numbers(0, 64), torch.bfloat16),
+            (numbers(32, 64), torch.float32), (numbers(32, 64, dtype=torch.float32), torch.bfloat16),
+        )
+    ]  # fmt: skip
+    assert fits == [operations.are_tiled(), False, False, False, False]
+    assert not linear_fits(numbers(32, 64), weight, None, torch.bfloat16)
+    assert not linear_fits(numbers(32, 64), weight.bfloat16(), bias, torch.bfloat16)
+    assert not linear_fits(numbers(32, 48), torch.zeros(96, 48), bias, torch.bfloat16)
+
+
 @pytest.mark.parametrize("length", [1, 5, 16, 33, 130])
 @pytest.mark.parametrize(("n_head", "width"), [(1, 16), (3, 32), (2, 48), (1, 128)])
 def test_attention_and_its_gradient_are_those_of_the_formula(
@@ -124,12 +216,8 @@ def test_attention_and_its_gradient_are_those_of_the_formula(
     c = n_head * width
     qkv, gradient = numbers(2, length, 3 * c, dtype=dtype), numbers(2, length, c, seed=1, dtype=dtype)
 
-    def formula(qkv: Tensor) -> Tensor:
-        heads = (part.unflatten(2, (n_head, width)).transpose(1, 2) for part in qkv.chunk(3, dim=2))
-        return attention.attend(*heads, causal_mask(length))[0].transpose(1, 2).flatten(2)
-
     found = gradients(lambda x: causal_attention(x, n_head), qkv, gradient)
-    exact = gradients(formula, qkv.double(), gradient)
+    exact = gradients(lambda x: formula(x, n_head), qkv.double(), gradient)
     torch.testing.assert_close(found, exact, rtol=ROUNDING[dtype]["rtol"], atol=2e-5)
 
 
@@ -183,14 +271,17 @@ def test_a_target_outside_the_vocabulary_is_an_error(target: int) -> None:
 
 def adam_of(rows: Tensor) -> tuple[Tensor, ...]:
     """A token embedding after an update of Adam and of a feature of each token, and its moments; steps of Muon."""
-    gradient, adam = operations.RowGradient(rows, torch.arange(len(rows))), operations.adam(0.1, 0.9, 0.99, 1e-8, 1)
+    gradient, adam = (
+        weight_updates.RowGradient(rows, torch.arange(len(rows))),
+        weight_updates.adam(0.1, 0.9, 0.99, 1e-8, 1),
+    )
     ids, starts = torch.arange(len(rows)), torch.arange(len(rows) + 1)  # token i has feature i
     mean, square, *of_features = (torch.zeros_like(rows) for _ in range(4))
-    updates, weight = operations.adam_of_features(*of_features, gradient, ids, starts, adam), rows.clone()
-    operations.adam_of_tokens_(weight, mean, square, gradient, updates, ids, starts, 0.9, adam)
+    updates, weight = weight_updates.adam_of_features(*of_features, gradient, ids, starts, adam), rows.clone()
+    weight_updates.adam_of_tokens_(weight, mean, square, gradient, updates, ids, starts, 0.9, adam)
     momentum = torch.zeros_like(rows)
-    nesterov = operations.momenta_([momentum], [rows], 0.9, torch.bfloat16)
-    operations.move_([weight], nesterov, 0.9, 0.1)
+    nesterov = weight_updates.momenta_([momentum], [rows], 0.9, torch.bfloat16)
+    weight_updates.move_([weight], nesterov, 0.9, 0.1)
     return updates, mean, square, weight, momentum, nesterov
 
 
@@ -199,11 +290,22 @@ def test_the_number_of_threads_changes_no_bit(threads: Callable[[int], None]) ->
     qkv, targets = numbers(5, 60, 3 * 64, dtype=torch.float32), torch.arange(40)[:, None]
     rows, weight = numbers(200, 192, dtype=torch.float32), numbers(192, dtype=torch.float32)
     results = []
+    layer = (numbers(64, 96, dtype=torch.float32), numbers(64, dtype=torch.float32))
+
+    def with_tiles() -> list[Tensor]:
+        qkv, x = numbers(3, 224, 3 * 64), numbers(512, 96)
+        attended, logs = operations.attention(qkv, 2)
+        y = linear(x, *layer)
+        of_layer = linear_gradients(y, x, layer[0], of_input=True, of_parameters=True)
+        attention_gradient = operations.attention_gradient(attended, qkv, logs)
+        return [attended, logs, attention_gradient, y, *of_layer, orthogonalize(qkv[:, :64])]
+
     for count in (1, 2, 3):
         threads(count)
         gradient, (attended, logs) = logits.clone(), operations.attention(qkv, 4)
         normalized, statistics = operations.layer_norm(rows, weight, weight, 1e-5, torch.bfloat16)
-        results.append([
+        results.append(with_tiles() if operations.are_tiled() else [])
+        results[-1].extend([
             attended, logs, operations.attention_gradient(attended, qkv, logs), orthogonalize(qkv),
             operations.gelu(x), operations.gelu_gradient(x, x), operations.causal_softmax_(scores.clone(), 0.5),
             operations.causal_softmax_gradient(scores, scores, 0.5),
@@ -222,9 +324,10 @@ def test_what_is_not_finite_stays_so(value: float) -> None:
     assert operations.causal_softmax_(x.expand(40, 40).clone(), 1.0).isnan()[causal_mask(40)].all()
     assert not operations.cross_entropy_(x.clone(), torch.tensor([[3]]), 40).isfinite()
     for column in (0, 60, 130):  # of a query, a key, a value
-        qkv = numbers(1, 9, 3 * 48, dtype=torch.float32)
-        qkv[0, 4, column] = value
-        assert not operations.attention(qkv, 3)[0][0, 4:].isfinite().all()
+        for length, dtype in ((9, torch.float32), (9, torch.bfloat16), (64, torch.bfloat16)):
+            qkv = numbers(1, length, 3 * 64, dtype=dtype)
+            qkv[0, 4, column] = value
+            assert not operations.attention(qkv, 2)[0][0, 4:].isfinite().all()
     for column in (0, 5, 17, 39):
         logits = numbers(1, 40)
         logits[0, column] = value
@@ -253,9 +356,9 @@ def test_orthogonalization_is_that_of_the_polynomials_one_after_the_other(
 ) -> None:
     matrices = numbers(*shape, dtype=torch.float32)
     matrices[0, 0] *= 1e-4  # a row with a small gradient
-    monkeypatch.setattr(operations, "orthogonalization_fits", lambda matrices: True)
+    monkeypatch.setattr(weight_updates, "orthogonalization_fits", lambda matrices: True)
     found = orthogonalize(matrices)
-    monkeypatch.setattr(operations, "orthogonalization_fits", lambda matrices: False)
+    monkeypatch.setattr(weight_updates, "orthogonalization_fits", lambda matrices: False)
     exact = orthogonalize(matrices.double())
     assert (found - exact).norm() <= 1e-4 * exact.norm()
 
@@ -266,11 +369,11 @@ def test_orthogonalization_of_few_matrices_with_many_threads_or_of_large_ones_is
 ) -> None:
     """In C, each matrix has one thread and its own memory."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    assert operations.orthogonalization_fits(numbers(4, 9, 6, dtype=torch.float32))
-    assert not operations.orthogonalization_fits(numbers(3, 9, 6, dtype=torch.float32))
-    assert operations.orthogonalization_fits(torch.empty(4, 1024, 1025))
-    assert not operations.orthogonalization_fits(torch.empty(4, 1025, 1025))
-    assert not operations.orthogonalization_fits(numbers(4, 9, 6))
+    assert weight_updates.orthogonalization_fits(numbers(4, 9, 6, dtype=torch.float32))
+    assert not weight_updates.orthogonalization_fits(numbers(3, 9, 6, dtype=torch.float32))
+    assert weight_updates.orthogonalization_fits(torch.empty(4, 1024, 1025))
+    assert not weight_updates.orthogonalization_fits(torch.empty(4, 1025, 1025))
+    assert not weight_updates.orthogonalization_fits(numbers(4, 9, 6))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -327,7 +430,7 @@ def test_only_bfloat16_and_float32_on_a_cpu_use_the_c_code(dtype: torch.dtype, m
 def test_without_fused_products_float32_is_left_to_pytorch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "selected", lambda library: name)
     assert not operations.fits(numbers(2, dtype=torch.float32))
-    assert not operations.orthogonalization_fits(numbers(2, 3, 4, dtype=torch.float32))
+    assert not weight_updates.orthogonalization_fits(numbers(2, 3, 4, dtype=torch.float32))
     assert head_plan("cpu", torch.float32, 65).gradient is overwrite_with_gradient
     assert operations.fits(numbers(2))
 
@@ -340,9 +443,12 @@ def test_attention_in_float32_fits_heads_of_a_multiple_of_16_and_up_to_1024_posi
 
 
 @pytest.mark.usefixtures("float32_in_c")
-def test_attention_in_bfloat16_is_computed_in_float32_over_up_to_128_positions() -> None:
+def test_attention_in_bfloat16_is_computed_in_c_over_up_to_128_positions_and_with_tiles_over_1024() -> None:
     assert operations.attention_fits(numbers(1, 128, 3 * 32), 2)
     assert not operations.attention_fits(numbers(1, 129, 3 * 32), 2)
+    assert operations.attention_fits(numbers(1, 1024, 3 * 64), 2) == operations.are_tiled()
+    assert not operations.attention_fits(numbers(1, 1040, 3 * 64), 2)
+    assert not operations.attention_fits(numbers(1, 512, 3 * 48), 1)
     module, x = model().blocks[0].attention.eval().bfloat16(), numbers(2, 24, 96)
     found, exact = module(x), module.double()(x.double())
     assert found.dtype == torch.bfloat16

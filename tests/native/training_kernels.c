@@ -3,7 +3,7 @@
  * fraction of its bound, and fails if one is above 1.
  *
  * Rounding to the nearest bfloat16 changes a result by at most 2^-8 of it. The arithmetic in float32 adds an error of at
- * most 1e-5 of the terms that the result is a sum of.
+ * most 1e-5 of the terms that the result is a sum of. AMX multiplies numbers in bfloat16, which changes each term.
  */
 
 #include <stdio.h>
@@ -17,6 +17,7 @@
 
 static uint32_t state;
 static double worst; /* the largest error so far, as a fraction of its bound */
+static double error_of_terms = 1e-5;
 static int failed, dtype; /* `dtype` is that of all numbers */
 
 /* Not inlined, because gcc would warn of negative counts that do not occur. */
@@ -51,7 +52,7 @@ static double larger(double a, double b) { return a > b ? a : b; }
 
 /* Compares a result with its value, a sum of terms of this size. */
 static void compare(double found, double exact, double terms, double rounding) {
-    double error = fabs(found - exact) / (rounding * fabs(exact) + 1e-5 * terms + 1e-37);
+    double error = fabs(found - exact) / (rounding * fabs(exact) + error_of_terms * terms + 1e-37);
     if (!(error <= worst)) worst = error; /* NaN too */
 }
 
@@ -195,6 +196,10 @@ static void attention(int64_t length, int64_t width) {
     double *p = malloc(length * length * sizeof *p), *ds = malloc(length * length * sizeof *ds);
     double *size_of_ds = malloc(length * length * sizeof *ds), scale = 1 / sqrt(width);
     double *size_of_p = malloc(length * length * sizeof *p);
+#if defined(HAVE_AMX)
+    if (kernels == &kernels_amx && dtype == BFLOAT16 && attention_uses_tiles(length, width))
+        error_of_terms = 0x1p-8; /* weights and gradients of scores are rounded */
+#endif
     minigpt_attention(dtype, y, logs, qkv, BATCH, length, HEADS, width, buffer, 2);
     minigpt_attention_gradient(dtype, dqkv, dy, logs, qkv, BATCH, length, HEADS, width, gradient_buffer, 2);
     for (int64_t i = 0; i < BATCH * HEADS; i++) {
@@ -248,6 +253,7 @@ static void attention(int64_t length, int64_t width) {
                 check(dqkv, at + 2 * c, dv, v_terms);
             }
     }
+    error_of_terms = 1e-5;
     free(qkv), free(dy), free(y), free(dqkv), free(logs), free(buffer), free(gradient_buffer), free(p), free(ds);
     free(size_of_ds), free(size_of_p);
 }
@@ -256,17 +262,17 @@ static void attention(int64_t length, int64_t width) {
 static void orthogonalization(int64_t rows, int64_t columns) {
     static const float polynomials[] = {3, -4, 2, 2.5, -2, 0.5};
     int64_t n = rows * columns, m = rows < columns ? rows : columns, k = rows < columns ? columns : rows;
-    float *x = numbers(2 * n, 1), *y = room(2 * n);
-    float *buffer = room(minigpt_orthogonalization_buffer(rows, columns));
+    void *x = numbers(2 * n, 1), *y = room(2 * n);
+    float *buffer = zeros(minigpt_orthogonalization_buffer(dtype, rows, columns), sizeof *buffer);
     double *wide = malloc(n * sizeof *wide), *next = malloc(n * sizeof *next), *gram = malloc(m * m * sizeof *gram);
     double *square = malloc(m * m * sizeof *square);
-    minigpt_orthogonalize(y, x, 2, rows, columns, polynomials, 2, 1.02f, buffer, 1);
-    for (const float *from = x, *to = y; from < x + 2 * n; from += n, to += n) {
+    minigpt_orthogonalize(dtype, y, x, 2, rows, columns, polynomials, 2, 1.02f, buffer, 1);
+    for (int64_t first = 0; first < 2 * n; first += n) {
         double norm = 0;
 #define AT(i, t) (rows > columns ? (t) * columns + (i) : (i) * columns + (t)) /* of element (i, t) of X, (m, k) */
-        for (int64_t i = 0; i < n; i++) norm += (double)from[i] * from[i];
+        for (int64_t i = 0; i < n; i++) norm += (double)number(x, first + i) * number(x, first + i);
         for (int64_t i = 0; i < m; i++)
-            for (int64_t t = 0; t < k; t++) wide[i * k + t] = from[AT(i, t)] / sqrt(norm);
+            for (int64_t t = 0; t < k; t++) wide[i * k + t] = number(x, first + AT(i, t)) / sqrt(norm);
         for (int pass = 0; pass < 3; pass++) { /* the rows' scale, then the polynomials */
             for (int64_t i = 0; i < m; i++)
                 for (int64_t j = 0; j < m; j++) {
@@ -292,10 +298,64 @@ static void orthogonalization(int64_t rows, int64_t columns) {
             memcpy(wide, next, n * sizeof *wide);
         }
         for (int64_t i = 0; i < m; i++)
-            for (int64_t t = 0; t < k; t++) check(to, AT(i, t), wide[i * k + t], 1);
+            for (int64_t t = 0; t < k; t++) check(y, first + AT(i, t), wide[i * k + t], 1);
     }
     free(x), free(y), free(buffer), free(wide), free(next), free(gram), free(square);
 }
+
+/* The sum of two vectors. */
+static void add(int64_t n) {
+    float *x = floats(n, 1), *z = zeros(n, sizeof *z);
+    void *y = numbers(n, 2);
+    minigpt_add(dtype, z, x, y, n, 2);
+    for (int64_t i = 0; i < n; i++) compare(z[i], (double)x[i] + number(y, i), fabs(x[i]) + fabs(number(y, i)), 0);
+    free(x), free(y), free(z);
+}
+
+#if defined(HAVE_AMX)
+/* A linear layer and its gradients: the weights are in bfloat16 already, so that only sums are rounded. */
+static void linear(int64_t rows, int64_t in, int64_t out, int threads) {
+    void *x = numbers(rows * in, 1), *y = room(rows * out), *dy = numbers(rows * out, 1), *dx = room(rows * in);
+    float *weight = floats(out * in, 1), *bias = floats(out, 1), *dweight = zeros(out * in, sizeof *bias);
+    float *dbias = zeros(out, sizeof *bias);
+    uint16_t *buffer = zeros(minigpt_linear_buffer(rows, in, out, threads), sizeof *buffer);
+    minigpt_linear(y, x, weight, bias, rows, in, out, buffer, threads);
+    minigpt_linear_gradients(dx, NULL, NULL, dy, x, weight, rows, in, out, buffer, threads);
+    minigpt_linear_gradients(NULL, dweight, dbias, dy, x, weight, rows, in, out, buffer, threads);
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t o = 0; o < out; o++) {
+            double sum = bias[o], terms = fabs(bias[o]);
+            for (int64_t i = 0; i < in; i++) {
+                double term = (double)number(x, r * in + i) * weight[o * in + i];
+                sum += term, terms += fabs(term);
+            }
+            check(y, r * out + o, sum, terms);
+        }
+        for (int64_t i = 0; i < in; i++) {
+            double sum = 0, terms = 0;
+            for (int64_t o = 0; o < out; o++) {
+                double term = (double)number(dy, r * out + o) * weight[o * in + i];
+                sum += term, terms += fabs(term);
+            }
+            check(dx, r * in + i, sum, terms);
+        }
+    }
+    for (int64_t o = 0; o < out; o++) {
+        double of_bias = 0, terms_of_bias = 0;
+        for (int64_t r = 0; r < rows; r++) of_bias += number(dy, r * out + o), terms_of_bias += fabs(number(dy, r * out + o));
+        compare(dbias[o], of_bias, terms_of_bias, 0);
+        for (int64_t i = 0; i < in; i++) {
+            double sum = 0, terms = 0;
+            for (int64_t r = 0; r < rows; r++) {
+                double term = (double)number(dy, r * out + o) * number(x, r * in + i);
+                sum += term, terms += fabs(term);
+            }
+            compare(dweight[o * in + i], sum, terms, 0);
+        }
+    }
+    free(x), free(y), free(dy), free(dx), free(weight), free(bias), free(dweight), free(dbias), free(buffer);
+}
+#endif
 
 /* Muon's momentum and the step along an update. */
 static void momentum(int64_t n) {
@@ -362,6 +422,9 @@ int main(void) {
     static const int64_t sides[] = {1, 5, 6, 13, 32, 50};
     static const struct { const char *name; const Kernels *kernels; int has; } sets[] = {
 #if defined(__x86_64__)
+#if defined(HAVE_AMX)
+        {"avx512-amx", &kernels_amx, 3},
+#endif
         {"avx512-vnni", &kernels_avx512, 1}, {"avx2", &kernels_avx2, 2},
 #endif
         {"plain", &kernels_plain, 0}, {"plain", &kernels_wide, 0},
@@ -369,6 +432,9 @@ int main(void) {
     for (size_t set = 0; set < sizeof sets / sizeof *sets; set++) {
 #if defined(__x86_64__)
         __builtin_cpu_init();
+#if defined(HAVE_AMX)
+        if (sets[set].has == 3 && !has_amx()) continue;
+#endif
         if (sets[set].has == 1 && !(__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
                                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))) continue;
         if (sets[set].has == 2 && !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))) continue;
@@ -384,6 +450,9 @@ int main(void) {
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) momentum(lengths[i]);
             momentum(2 * CHUNK + 5);
             report(sets[set].name, dtype == FLOAT32 ? "momentum_float32" : "momentum");
+            for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) add(lengths[i]);
+            add(2 * CHUNK + 5);
+            report(sets[set].name, dtype == FLOAT32 ? "add_float32" : "add");
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) layer_norm(lengths[i]);
             report(sets[set].name, dtype == FLOAT32 ? "layer_norm_float32" : "layer_norm");
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
@@ -392,6 +461,20 @@ int main(void) {
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
                 for (int64_t width = 16; width <= 48; width += 16) attention(lengths[i], width);
             report(sets[set].name, dtype == FLOAT32 ? "attention_float32" : "attention");
+#if defined(HAVE_AMX)
+            if (kernels == &kernels_amx && dtype == BFLOAT16) {
+                linear(32, 32, 32, 2), linear(96, 64, 160, 1), linear(160, 128, 96, 3), linear(32, 1024, 576, 2);
+                report(sets[set].name, "linear");
+                for (int64_t length = 32; length <= 160; length += 32)
+                    for (int64_t width = 32; width <= 96; width += 32) attention(length, width);
+                report(sets[set].name, "attention_with_tiles");
+                error_of_terms = 0x1p-5; /* several products, one after the other */
+                for (int64_t rows = 32; rows <= 128; rows *= 2)
+                    for (int64_t columns = 32; columns <= 96; columns += 32) orthogonalization(rows, columns);
+                report(sets[set].name, "orthogonalization_with_tiles");
+                error_of_terms = 1e-5;
+            }
+#endif
             if (dtype == FLOAT32) continue;
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) softmax(lengths[i]);
             report(sets[set].name, "softmax");

@@ -5,7 +5,7 @@ import torch
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.model.gpt import GPT
-from minigpt.native import operations
+from minigpt.native import operations, weight_updates
 from minigpt.training.distributed import World
 from minigpt.training.muon import Muon, orthogonalize
 from minigpt.training.optimizers import build_optimizers
@@ -55,7 +55,7 @@ def test_c_and_pytorch_take_the_same_steps(bfloat16: bool, monkeypatch: pytest.M
     results = []
     for in_c in (True, False):
         if not in_c:
-            monkeypatch.setattr(operations, "update_fits", lambda weight: False)
+            monkeypatch.setattr(weight_updates, "update_fits", lambda weight: False)
         generator = torch.Generator().manual_seed(2)
         matrices = [torch.randn(9, 6, generator=generator).requires_grad_() for _ in range(3)]
         optimizer = Muon([{"params": matrices, "parts": 3}], 0.1, momentum=0.9, weight_decay=0.5, bfloat16=bfloat16)

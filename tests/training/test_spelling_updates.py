@@ -12,7 +12,7 @@ from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import ConfigError
 from minigpt.model.gpt import GPT
-from minigpt.native import operations
+from minigpt.native import operations, weight_updates
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
 from minigpt.tokenizer.spelling import SpellingFeatures
@@ -34,7 +34,7 @@ def features() -> SpellingFeatures:
 def computed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """By what the embedding's update is computed."""
     if request.param == "by PyTorch":
-        monkeypatch.setattr(operations, "update_fits", lambda weight: False)
+        monkeypatch.setattr(weight_updates, "update_fits", lambda weight: False)
     elif not operations.fits(torch.zeros(1)):
         pytest.skip("the C code is not compiled, or this processor lacks AVX2")
     return str(request.param)
@@ -93,7 +93,7 @@ def test_c_and_pytorch_continue_each_other_s_states(monkeypatch: pytest.MonkeyPa
         for use in in_c:
             with monkeypatch.context() as patch:
                 if not use:
-                    patch.setattr(operations, "update_fits", lambda weight: False)
+                    patch.setattr(weight_updates, "update_fits", lambda weight: False)
                 embedding.grad = torch.randn(5, 40, generator=generator)
                 optimizer.step()
         results.append((embedding.detach(), *optimizer.state[embedding].values()))

@@ -23,8 +23,8 @@ _LANES = 16
 _SHARED_ROWS = 32  # from which on threads take small parts of a product, so that none waits long for a slow one
 # The longest float32 prompt, in ids, that decode.c reads faster than PyTorch, measured with GPT-2 small's shape: with
 # weights by columns, as in a file, on Intel's and on AMD's processors, and with weights by rows.
-_LONGEST_PROMPT = {"avx512-vnni": 128, "avx2": 32, "neon-dotprod": 16, "plain": 16}
-_LONGEST_PROMPT_ON_AMD = _LONGEST_PROMPT | {"avx512-vnni": 2**31, "avx2": 512}
+_LONGEST_PROMPT = {"avx512-amx": 128, "avx512-vnni": 128, "avx2": 32, "neon-dotprod": 16, "plain": 16}
+_LONGEST_PROMPT_ON_AMD = _LONGEST_PROMPT | {"avx512-amx": 2**31, "avx512-vnni": 2**31, "avx2": 512}
 _LONGEST_PROMPT_BY_ROWS = 8
 
 

@@ -1,0 +1,64 @@
+"""Linear layers and their gradients in C, on processors that multiply tiles of bfloat16 (AMX).
+
+y = x W^T + bias is computed from the float32 weights at once, and the gradients of weights and bias are in float32.
+PyTorch converts each matrix in a pass of its own, copies the bias to every row, and is slow where the first operand of
+a product is a transpose.
+"""
+
+import torch
+from torch import Tensor
+
+from minigpt.native import operations
+
+
+def linear_fits(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> bool:
+    """Whether `linear` can compute with inputs (..., in), and products in `dtype`, and is faster than PyTorch.
+
+    Shapes: weight (out, in), bias (out,).
+    """
+    if not dtype == x.dtype == torch.bfloat16 or bias is None or not weight.dtype == bias.dtype == torch.float32:
+        return False
+    if not all(map(operations.is_in_memory, (x, weight, bias))) or not operations.are_faster(x.dtype):
+        return False
+    rows = x.numel() // max(1, x.shape[-1])
+    return rows > 0 and operations.are_tiled(rows, *weight.shape)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x W^T + bias in bfloat16: (..., in), (out, in), (out,) -> (..., out)."""
+    x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
+    out, width = weight.shape
+    y = x.new_empty(*x.shape[:-1], out)
+    rows = x.numel() // width
+    buffer, threads = _buffer(x, rows, width, out)
+    operations.loaded().minigpt_linear(
+        y.data_ptr(), x.data_ptr(), weight.data_ptr(), bias.data_ptr(), rows, width, out, buffer.data_ptr(), threads
+    )
+    return y
+
+
+def linear_gradients(
+    gradient: Tensor, x: Tensor, weight: Tensor, *, of_input: bool, of_parameters: bool
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of x, weight and bias from that of the result, if they are wanted.
+
+    Shapes: (..., out), (..., in), (out, in) -> (..., in), (out, in), (out,).
+    """
+    gradient, x, weight = gradient.contiguous(), x.contiguous(), weight.contiguous()
+    out, width = weight.shape
+    rows = x.numel() // width
+    of_x = torch.empty_like(x) if of_input else None
+    of_weight, of_bias = (torch.empty_like(weight), weight.new_empty(out)) if of_parameters else (None, None)
+    buffer, threads = _buffer(x, rows, width, out)
+    operations.loaded().minigpt_linear_gradients(
+        *(None if result is None else result.data_ptr() for result in (of_x, of_weight, of_bias)), gradient.data_ptr(),
+        x.data_ptr(), weight.data_ptr(), rows, width, out, buffer.data_ptr(), threads,
+    )  # fmt: skip
+    return of_x, of_weight, of_bias
+
+
+def _buffer(x: Tensor, rows: int, width: int, out: int) -> tuple[Tensor, int]:
+    """The memory of all threads, and their number."""
+    threads = operations.thread_count(x)
+    room = operations.loaded().minigpt_linear_buffer(rows, width, out, threads)
+    return x.new_empty(room), threads
