@@ -32,7 +32,7 @@ class Linear(nn.Linear):
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:
-    """`x + y`; in C if x is float32 and y bfloat16, which PyTorch would convert in a pass of its own."""
+    """`x + y`; in C if x is float32 and y bfloat16, which PyTorch would convert in a separate pass."""
     if operations.sum_fits(x, y):
         return _Sum.apply(x, y)  # type: ignore[no-untyped-call]
     return x + y

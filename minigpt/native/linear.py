@@ -1,7 +1,7 @@
 """Linear layers and their gradients in C, on processors that multiply tiles of bfloat16 (AMX).
 
 y = x W^T + bias is computed from the float32 weights at once, and the gradients of weights and bias are in float32.
-PyTorch converts each matrix in a pass of its own, copies the bias to every row, and is slow where the first operand of
+PyTorch converts each matrix in a separate pass, copies the bias to every row, and is slow where the first operand of
 a product is a transpose.
 """
 
