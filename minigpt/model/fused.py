@@ -78,14 +78,13 @@ class _LayerNorm(torch.autograd.Function):
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x if any(ctx.needs_input_grad[1:]) else None, weight)
         return linear(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        of_input, *of_parameters = ctx.needs_input_grad
-        return linear_gradients(gradient, *ctx.saved_tensors, of_input=of_input, of_parameters=any(of_parameters))
+        return linear_gradients(gradient, *ctx.saved_tensors, of_input=ctx.needs_input_grad[0])
 
 
 class _Sum(torch.autograd.Function):

@@ -4,12 +4,6 @@
 
 static int attention_uses_tiles(int64_t length, int64_t width) { return length % TWO_TILES == 0 && width % TWO_TILES == 0; }
 
-/* The floats that a thread's buffer needs for attention, and for its gradient. */
-static int64_t attention_tiles_buffer(int64_t length, int64_t width, int gradient) {
-    int64_t strip = TWO_TILES * length, size = length * width;
-    return gradient ? 2 * strip + (strip + 5 * size + 2 * length * length) / 2 : strip + (strip + 2 * size) / 2;
-}
-
 /* Below, scores are in columns: those of TWO_TILES queries from position t on are the columns of a strip (t + TWO_TILES,
  * TWO_TILES), with a row for each key that one of them sees. So a lane of a vector is a query. */
 
@@ -51,13 +45,13 @@ static inline void write_columns(
         multiply_tiles(block, TWO_TILES, a, b, depth / TILE_DEPTH);
         for (int64_t i = 0; i < TWO_TILES; i += TILE)
             for (int64_t j = 0; j < TWO_TILES; j += TILE) {
-                floats_avx512 rows[TILE];
+                u32x16 rows[TILE];
                 for (int r = 0; r < TILE; r++) {
-                    rows[r] = load_avx512(block + (i + r) * TWO_TILES + j);
-                    if (factors) rows[r] *= factors[j / TILE];
+                    floats_avx512 row = load_avx512(block + (i + r) * TWO_TILES + j);
+                    rows[r] = (u32x16)(factors ? row * factors[j / TILE] : row);
                 }
-                transpose_words((u32x16 *)rows);
-                for (int r = 0; r < TILE; r++) round_to(to + (j + r) * stride + d + i, rows[r]);
+                transpose_words(rows);
+                for (int r = 0; r < TILE; r++) round_to(to + (j + r) * stride + d + i, (floats_avx512)rows[r]);
             }
     }
 }

@@ -62,6 +62,18 @@ static inline __attribute__((always_inline)) void multiply_rows(
     }
 }
 
+/* For the parallel regions below, which clang compiles for any x86 processor: there, vectors would pass through memory. */
+static void multiply_rows_to_bfloat16(
+    uint16_t *c, int64_t n, Tiles a, Tiles b, int64_t rows, int64_t depth, const float *bias) {
+    multiply_rows(c, n, a, b, rows, depth, bias, BFLOAT16);
+}
+
+static void multiply_rows_to_float32(float *c, int64_t n, Tiles a, Tiles b, int64_t rows, int64_t depth) {
+    multiply_rows(c, n, a, b, rows, depth, NULL, FLOAT32);
+}
+
+static int64_t larger_count(int64_t a, int64_t b) { return a > b ? a : b; }
+
 /* How many of `rows` rows of A a thread multiplies with a column of B before the next one: few if all of B, (depth, n), stays
  * in a core's cache, else as many as stay there themselves. */
 static int64_t rows_together(int64_t rows, int64_t depth, int64_t n, int threads) {
@@ -107,7 +119,7 @@ void minigpt_linear(
         for (int64_t i = 0; i < rows; i += most) {
             int64_t count = rows - i < most ? rows - i : most;
             Tiles a = tiles_of_rows(own, x + i * in, in, count);
-            multiply_rows(y + i * out, out, a, copied_tiles(buffer, in), count, in, bias, BFLOAT16);
+            multiply_rows_to_bfloat16(y + i * out, out, a, copied_tiles(buffer, in), count, in, bias);
         }
         restore_tiles(&before);
     }
@@ -131,7 +143,7 @@ void minigpt_linear_gradients(
             for (int64_t i = 0; i < rows; i += most) {
                 int64_t count = rows - i < most ? rows - i : most;
                 Tiles a = tiles_of_rows(own, dy + i * out, out, count);
-                multiply_rows(dx + i * in, in, a, copied_tiles(buffer, out), count, out, NULL, BFLOAT16);
+                multiply_rows_to_bfloat16(dx + i * in, in, a, copied_tiles(buffer, out), count, out, NULL);
             }
         }
         if (dweight) {
@@ -145,7 +157,7 @@ void minigpt_linear_gradients(
                 for (int64_t r = 0; r < count; r += TWO_TILES)
                     copy_and_sum_rows(own + r * rows, dbias + i + r, dy + i + r, out, rows);
                 Tiles a = copied_tiles(own, rows);
-                multiply_rows(dweight + i * in, in, a, copied_tiles(buffer, rows), count, rows, NULL, FLOAT32);
+                multiply_rows_to_float32(dweight + i * in, in, a, copied_tiles(buffer, rows), count, rows);
             }
         }
         restore_tiles(&before);

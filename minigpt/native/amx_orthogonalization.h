@@ -26,7 +26,7 @@ static void combine(
 /* The floats that a thread's buffer needs to orthogonalize a matrix with tiles. */
 static int64_t orthogonalization_tiles_buffer(int64_t rows, int64_t columns) {
     int64_t m = rows < columns ? rows : columns, k = rows < columns ? columns : rows;
-    return m * m + m + (3 * m * k + 3 * m * m) / 2 + TILE;
+    return m * m + m + (3 * m * k + 3 * m * m) / 2;
 }
 
 /* As orthogonalize in orthogonalization_kernels.h, but y and x are in bfloat16, and the iteration is computed as in muon.py:

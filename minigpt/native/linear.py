@@ -20,8 +20,8 @@ def linear_fits(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dty
         return False
     if not all(map(operations.is_in_memory, (x, weight, bias))) or not operations.are_faster(x.dtype):
         return False
-    rows = x.numel() // max(1, x.shape[-1])
-    return rows > 0 and operations.are_tiled(rows, *weight.shape)
+    width = weight.shape[1]
+    return x.numel() > 0 and x.shape[-1] == width and operations.are_tiled(x.numel() // width, *weight.shape)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     out, width = weight.shape
     y = x.new_empty(*x.shape[:-1], out)
     rows = x.numel() // width
-    buffer, threads = _buffer(x, rows, width, out)
+    buffer, threads = _buffer(x, weight, rows)
     operations.loaded().minigpt_linear(
         y.data_ptr(), x.data_ptr(), weight.data_ptr(), bias.data_ptr(), rows, width, out, buffer.data_ptr(), threads
     )
@@ -38,27 +38,28 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def linear_gradients(
-    gradient: Tensor, x: Tensor, weight: Tensor, *, of_input: bool, of_parameters: bool
+    gradient: Tensor, x: Tensor | None, weight: Tensor, *, of_input: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of x, weight and bias from that of the result, if they are wanted.
+    """The gradients of x, if it is wanted, and of weight and bias, unless x is None, from that of the result.
 
     Shapes: (..., out), (..., in), (out, in) -> (..., in), (out, in), (out,).
     """
-    gradient, x, weight = gradient.contiguous(), x.contiguous(), weight.contiguous()
+    gradient, weight = gradient.contiguous(), weight.contiguous()
     out, width = weight.shape
-    rows = x.numel() // width
-    of_x = torch.empty_like(x) if of_input else None
-    of_weight, of_bias = (torch.empty_like(weight), weight.new_empty(out)) if of_parameters else (None, None)
-    buffer, threads = _buffer(x, rows, width, out)
+    rows = gradient.numel() // out
+    of_x = gradient.new_empty(*gradient.shape[:-1], width) if of_input else None
+    of_weight, of_bias = (None, None) if x is None else (torch.empty_like(weight), weight.new_empty(out))
+    x = None if x is None else x.contiguous()
+    buffer, threads = _buffer(gradient, weight, rows)
     operations.loaded().minigpt_linear_gradients(
         *(None if result is None else result.data_ptr() for result in (of_x, of_weight, of_bias)), gradient.data_ptr(),
-        x.data_ptr(), weight.data_ptr(), rows, width, out, buffer.data_ptr(), threads,
+        None if x is None else x.data_ptr(), weight.data_ptr(), rows, width, out, buffer.data_ptr(), threads,
     )  # fmt: skip
     return of_x, of_weight, of_bias
 
 
-def _buffer(x: Tensor, rows: int, width: int, out: int) -> tuple[Tensor, int]:
-    """The memory of all threads, and their number."""
-    threads = operations.thread_count(x)
-    room = operations.loaded().minigpt_linear_buffer(rows, width, out, threads)
-    return x.new_empty(room), threads
+def _buffer(rows_of_numbers: Tensor, weight: Tensor, rows: int) -> tuple[Tensor, int]:
+    """The memory of all threads, and their number: some numbers are multiplied, and all weights are converted."""
+    threads = max(map(operations.thread_count, (rows_of_numbers, weight)))
+    out, width = weight.shape
+    return rows_of_numbers.new_empty(operations.loaded().minigpt_linear_buffer(rows, width, out, threads)), threads

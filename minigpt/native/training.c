@@ -20,7 +20,6 @@ enum { ROW_MULTIPLE = 32 };          /* a multiple of a tile's columns, to which
 
 static inline int64_t size_of(const int dtype) { return dtype == FLOAT32 ? sizeof(float) : sizeof(uint16_t); }
 static inline const char *at(const void *x, int64_t i, const int dtype) { return (const char *)x + i * size_of(dtype); }
-static inline int64_t larger_count(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t padded_length(int64_t length) { return (length + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE; }
 
 /* An update of Adam, with `rate` = learning rate / (1 - beta1^t) and `correction` = 1 / sqrt(1 - beta2^t) in step t: it is rate
@@ -48,7 +47,6 @@ typedef struct {
         void *, void *, void *, const void *, int64_t, const float *, const void *, const void *, const void *, int64_t,
         int64_t, int64_t, float, float *);
     void (*orthogonalize[DTYPES])(void *, const void *, int64_t, int64_t, const float *, int64_t, float, float *);
-    int uses_tiles; /* of AMX */
 } Kernels;
 
 #define ISA plain
@@ -94,7 +92,6 @@ void minigpt_training_use(const char *name) {
         kernels_amx.attend_head[BFLOAT16] = attend_head_tiles;
         kernels_amx.attend_head_gradient[BFLOAT16] = attend_head_gradient_tiles;
         kernels_amx.orthogonalize[BFLOAT16] = orthogonalize_tiles;
-        kernels_amx.uses_tiles = 1;
         kernels = &kernels_amx;
     }
 #endif
@@ -206,14 +203,11 @@ int minigpt_cross_entropy(
     return 0;
 }
 
-/* The floats that a thread's buffer needs for attention, and for its gradient. */
+/* The floats that a thread's buffer needs for attention, and for its gradient. With AMX, which keeps most numbers in bfloat16, it
+ * needs fewer. */
 int64_t minigpt_attention_buffer(int64_t length, int64_t width, int gradient) {
     int64_t padded = padded_length(length), size = length * width, tile = TILE_ROWS * width;
-    int64_t room = gradient ? 2 * (width + length) * padded + 3 * size + tile : (width + TILE_ROWS) * padded + 2 * size + tile;
-#if defined(HAVE_AMX)
-    if (kernels->uses_tiles && attention_uses_tiles(length, width)) room = larger_count(room, attention_tiles_buffer(length, width, gradient));
-#endif
-    return room;
+    return gradient ? 2 * (width + length) * padded + 3 * size + tile : (width + TILE_ROWS) * padded + 2 * size + tile;
 }
 
 /* Causal attention: y (batch, length, heads x width) from the queries, keys and values of all heads in qkv (batch, length,

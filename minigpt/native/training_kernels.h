@@ -353,7 +353,6 @@ static const Kernels NAME(kernels) = {
     {NAME(attend_head_bfloat16), NAME(attend_head_float32)},
     {NAME(attend_head_gradient_bfloat16), NAME(attend_head_gradient_float32)},
     {NULL, NAME(orthogonalize)},
-    0,
 };
 
 #undef EACH

@@ -179,10 +179,19 @@ def test_a_linear_layer_in_bfloat16_has_the_gradients_of_float64(shape: tuple[in
         torch.testing.assert_close(one, other, rtol=2**-7, atol=1e-3 * float(other.abs().max()))
 
 
-def test_a_frozen_linear_layer_gives_only_the_gradient_of_its_input() -> None:
-    layer, x = Linear(64, 32).requires_grad_(False), numbers(32, 64).requires_grad_()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+def test_a_frozen_linear_layer_gives_only_the_gradient_of_its_input_and_does_not_keep_it() -> None:
+    layer, x, kept = Linear(64, 32).requires_grad_(False), numbers(96, 64).requires_grad_(), []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor.shape)
+        return tensor
+
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+    ):
         layer(x).sum().backward()
+    assert x.shape not in kept
     assert x.grad is not None
     assert layer.weight.grad is None
     layer.requires_grad_()
@@ -190,7 +199,36 @@ def test_a_frozen_linear_layer_gives_only_the_gradient_of_its_input() -> None:
         layer(x.detach()).sum().backward()
     assert layer.weight.grad is not None
     assert layer.bias.grad is not None
-    torch.testing.assert_close(layer.bias.grad, torch.full((32,), 32.0))
+    torch.testing.assert_close(layer.bias.grad, torch.full((32,), 96.0))
+
+
+@pytest.mark.parametrize("width", [32, 128])
+def test_inputs_of_another_width_are_an_error(width: int) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(RuntimeError):
+        Linear(64, 32)(numbers(32, width))
+
+
+def test_few_inputs_of_many_weights_have_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not operations.are_tiled():
+        pytest.skip("this instruction set has no tiles")
+    used = []
+    functions = types.SimpleNamespace(
+        minigpt_linear_buffer=lambda *arguments: 0, minigpt_linear=lambda *arguments: used.append(arguments[-1])
+    )
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(operations, "loaded", lambda: functions)
+    for rows, out in ((32, 1024), (32, 32), (2048, 32)):
+        linear(numbers(rows, 64), torch.zeros(out, 64), torch.zeros(out))
+    assert used == [4, 1, 4]
+
+
+@pytest.mark.parametrize("shape", [(2, 96, 64), (3, 32, 192), (1, 64, 64)])
+def test_orthogonalization_in_bfloat16_has_the_errors_of_its_rounding(shape: tuple[int, int, int]) -> None:
+    matrices = numbers(*shape, dtype=torch.float32)
+    matrices[0, 0] *= 1e-4
+    found, exact = orthogonalize(matrices, bfloat16=True), orthogonalize(matrices.double())
+    for one, other in zip(found.double(), exact, strict=True):
+        assert (one - other).norm() < 0.15 * other.norm()
 
 
 def test_only_whole_tiles_in_bfloat16_are_multiplied_in_c() -> None:
@@ -296,7 +334,7 @@ def test_the_number_of_threads_changes_no_bit(threads: Callable[[int], None]) ->
         qkv, x = numbers(3, 224, 3 * 64), numbers(512, 96)
         attended, logs = operations.attention(qkv, 2)
         y = linear(x, *layer)
-        of_layer = linear_gradients(y, x, layer[0], of_input=True, of_parameters=True)
+        of_layer = linear_gradients(y, x, layer[0], of_input=True)
         attention_gradient = operations.attention_gradient(attended, qkv, logs)
         return [attended, logs, attention_gradient, y, *of_layer, orthogonalize(qkv[:, :64])]
 
@@ -335,13 +373,14 @@ def test_what_is_not_finite_stays_so(value: float) -> None:
         assert not logits.isfinite().all()
 
 
-def model(**settings: float) -> GPT:
+def model(context: int = 24, n_embd: int = 96, dropout: float = 0.0) -> GPT:
     torch.manual_seed(0)
-    return GPT(GPTConfig(vocab_size=70, n_positions=24, n_embd=96, n_layer=2, n_head=2, **settings))  # type: ignore[arg-type]
+    return GPT(GPTConfig(vocab_size=70, n_positions=context, n_embd=n_embd, n_layer=2, n_head=2, dropout=dropout))
 
 
 def training_gradients(module: LossModel, dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
-    ids = torch.arange(3 * 24).reshape(3, 24) * 31 % 70
+    context = module.model.config.n_positions
+    ids = torch.arange(3 * context).reshape(3, context) * 31 % 70
     torch.manual_seed(1)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
         result = module(ids, ids.roll(-1, 1))
@@ -378,11 +417,12 @@ def test_orthogonalization_of_few_matrices_with_many_threads_or_of_large_ones_is
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("with_teacher", [False, True])
+@pytest.mark.parametrize("size", [(24, 96), (32, 128)], ids=["odd", "whole-tiles"])
 def test_a_model_has_the_gradients_that_it_has_without_the_c_code(
-    dropout: float, with_teacher: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    dropout: float, with_teacher: bool, size: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    student = model(dropout=dropout)
-    module = LossModel(student, model() if with_teacher else None, 0.5).train()
+    student = model(*size, dropout=dropout)
+    module = LossModel(student, model(*size) if with_teacher else None, 0.5).train()
     found, fast = training_gradients(module, dtype)
     used = []
     monkeypatch.setattr(operations, "fits", lambda x: used.append(x.shape))

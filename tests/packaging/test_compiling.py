@@ -220,5 +220,5 @@ def test_the_code_for_windows_computes_correctly(program: str, tmp_path: Path) -
     done = subprocess.run([need("wine64"), binary], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     library = compiled.library()
-    expected = {"plain", *(compiled.instruction_sets(library) if library else [])}
+    expected = {"plain", *(compiled.instruction_sets(library) if library else [])} - {"avx512-amx"}  # only on Linux
     assert {line.split()[0] for line in done.stdout.splitlines()} >= expected
