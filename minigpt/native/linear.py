@@ -58,8 +58,8 @@ def linear_gradients(
     return of_x, of_weight, of_bias
 
 
-def _buffer(rows_of_numbers: Tensor, weight: Tensor, rows: int) -> tuple[Tensor, int]:
-    """The memory of all threads, and their number: some numbers are multiplied, and all weights are converted."""
-    threads = max(map(operations.thread_count, (rows_of_numbers, weight)))
+def _buffer(x: Tensor, weight: Tensor, rows: int) -> tuple[Tensor, int]:
+    """The memory of all threads, and their number: many if there are many inputs or gradients x, or many weights."""
+    threads = max(map(operations.thread_count, (x, weight)))
     out, width = weight.shape
-    return rows_of_numbers.new_empty(operations.loaded().minigpt_linear_buffer(rows, width, out, threads)), threads
+    return x.new_empty(operations.loaded().minigpt_linear_buffer(rows, width, out, threads)), threads

@@ -4,8 +4,9 @@
  * matrix, and computes GELU more slowly.
  *
  * Matrix products, which PyTorch computes at about the processor's peak, are half of a small model's step; these
- * operations were a quarter of it. minigpt/native/operations.py calls these functions through ctypes. The arithmetic is in
- * training_kernels.h and the headers that it includes. Shapes are in C order; `threads` is the number of OpenMP threads.
+ * operations were a quarter of it. With AMX, products in bfloat16 are computed here too, see amx_kernels.h. The modules in
+ * minigpt/native call these functions through ctypes. The arithmetic is in training_kernels.h and the headers that it includes.
+ * Shapes are in C order; `threads` is the number of OpenMP threads.
  */
 
 #include "platform.h"

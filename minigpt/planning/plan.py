@@ -44,12 +44,12 @@ def plan_preset(
 ) -> str:
     """The preset with the fewest expected bits per byte within the budget.
 
-    Presets are measured from the smallest up. The search ends at a preset that is expected to be worse than the one
-    before, has more than 2 parameters per byte of text (with 2.6 it memorized the text), needs longer than 5 minutes
-    for a budget in steps, or cannot be planned, mostly for lack of memory. It also ends after a tenth of a budget in
-    minutes.
+    Presets are measured from the smallest up. The search ends at a preset that without a teacher is expected to be
+    worse than the one before, has more than 2 parameters per byte of text (with 2.6 it memorized the text), needs
+    longer than 5 minutes for a budget in steps, or cannot be planned, mostly for lack of memory. It also ends after a
+    tenth of a budget in minutes.
     """
-    best, least, began = "", math.inf, time.perf_counter()
+    best, least, least_alone, began = "", math.inf, math.inf, time.perf_counter()
     for name in _CANDIDATES:
         if best and PRESETS[name].n_inner_parameters > _MAX_PARAMETERS * stats.n_bytes:
             break
@@ -62,10 +62,12 @@ def plan_preset(
             break
         too_slow = planned.training.minutes is None and planned.seconds > 60 * DEFAULT_MINUTES
         too_short = min(planned.tokens_without_teacher / stats.n_tokens, 1) * stats.n_bytes < _MIN_BYTES
-        loss = planned.relative_loss
-        if best and (loss >= least or too_slow or too_short):
+        alone = planned.relative_loss_without_teacher
+        if best and (alone >= least_alone or too_slow or too_short):
             break
-        best, least = name, loss
+        least_alone = alone
+        if planned.relative_loss < least:
+            best, least = name, planned.relative_loss
         if too_short:
             break
         if time.perf_counter() - began > _MEASURING * 60 * (planned.training.minutes or math.inf):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.planning.corpus_stats import CorpusStats
-from minigpt.planning.distillation import GAIN, TEACHER_SHARE, TeacherPlan, teacher_settings
+from minigpt.planning.distillation import TEACHER_SHARE, TeacherPlan, relative_loss_with_teacher, teacher_settings
 from minigpt.planning.expectation import ExpectedRange, expected_range
 from minigpt.planning.overheads import Overheads
 from minigpt.planning.scaling_law import relative_loss
@@ -71,11 +71,12 @@ class PlannedSettings:
 
     @property
     def relative_loss(self) -> float:
-        """The expected bits per byte at the end, divided by the text's entropy, by the scaling law.
+        """The expected bits per byte at the end, divided by the text's entropy."""
+        return self.relative_loss_without_teacher * self._with_teacher
 
-        A teacher's gain is not part of it: otherwise a small model that has one would be preferred to a larger one that
-        has none yet in the same time.
-        """
+    @property
+    def relative_loss_without_teacher(self) -> float:
+        """The same for one model that trains in the time of both, by the scaling law."""
         seen = self.tokens_without_teacher * self.stats.n_bytes / self.stats.n_tokens
         return relative_loss(self.model, seen, self.stats.n_bytes)
 
@@ -86,7 +87,15 @@ class PlannedSettings:
             return None
         sampled = self.training.samples_vocabulary(self.model.vocab_size)
         expected = expected_range(self.model, self.tokens_without_teacher, self.stats, sampled=sampled)
-        return expected.times(GAIN) if self.teacher and expected else expected
+        return expected and expected.times(self._with_teacher)
+
+    @property
+    def _with_teacher(self) -> float:
+        """What the bits per byte of a run without a teacher are multiplied with."""
+        if self.teacher is None:
+            return 1.0
+        passes = self.tokens_without_teacher / self.stats.n_tokens
+        return relative_loss_with_teacher(passes, self.model.n_inner_parameters / self.stats.n_bytes)
 
     def measured_again(self, measure: Measure) -> "PlannedSettings":
         """A copy with the time of a step as measured again, with the settings that were chosen after the first time.
