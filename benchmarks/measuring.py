@@ -206,6 +206,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def c_code() -> str:
+    """The instruction set of minigpt's C code, or why it is not used: then minigpt is several times as slow."""
+    from minigpt.native import compiled
+
+    library = compiled.library()
+    return f"C code for {compiled.selected(library)}" if library else f"no C code: {compiled.why_unavailable()}"
+
+
 def machine(threads: int) -> dict[str, Any]:
     """The machine, the versions and the date, which go above each table."""
     information = Path("/proc/cpuinfo")
@@ -226,6 +234,7 @@ def machine(threads: int) -> dict[str, Any]:
         "threads": threads,
         "gpu": gpu,
         "python": platform.python_version(),
+        "c_code": c_code(),
         "versions": versions,
         "date": time.strftime("%Y-%m-%d"),
     }
@@ -237,7 +246,7 @@ def describe(machine: dict[str, Any]) -> str:
     gpu = f", {machine['gpu']}" if machine["gpu"] else ""
     return (
         f"**Machine.** {machine['cpu']}, {machine['cores']} logical cores, {machine['threads']} threads{gpu}; "
-        f"Python {machine['python']}, {versions}; {machine['date']}."
+        f"Python {machine['python']}, {versions}; {machine['c_code']}; {machine['date']}."
     )
 
 

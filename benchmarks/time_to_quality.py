@@ -112,6 +112,7 @@ def minigpt_run(arguments: list[str], text: Path, folder: Path, given: argparse.
         "curve": training_curve(log, measured.tokens, sum(seconds_of_steps(of_teacher))),
         "process_seconds": process_seconds,
         "result": record["result"],
+        "training": {name: record["training"][name] for name in ("dtype", "distill", "bpe_dropout")},
         "model": record["model"],
         "tokenizer": record["tokenizer"],
     }
