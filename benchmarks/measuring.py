@@ -207,7 +207,7 @@ def cores() -> int:
 
 
 def c_code() -> str:
-    """The instruction set of minigpt's C code, or why it is not used: then minigpt is several times as slow."""
+    """The instruction set of minigpt's C code, or why it is not used: then minigpt is slower."""
     from minigpt.native import compiled
 
     library = compiled.library()

@@ -56,17 +56,6 @@ static inline void write_columns(
     }
 }
 
-/* Writes TWO_TILES rows of A B, (TWO_TILES, width), in bfloat16. */
-static inline void write_rows(uint16_t *to, int64_t stride, Tiles a, Tiles b, int64_t width, int64_t depth) {
-    float block[TWO_TILES * TWO_TILES] __attribute__((aligned(64)));
-    for (int64_t d = 0; d < width; d += TWO_TILES, b.data += 2 * b.beside) {
-        multiply_tiles(block, TWO_TILES, a, b, depth / TILE_DEPTH);
-        for (int r = 0; r < TWO_TILES; r++)
-            for (int j = 0; j < TWO_TILES; j += TILE)
-                round_to(to + r * stride + d + j, load_avx512(block + r * TWO_TILES + j));
-    }
-}
-
 /* As attend_head in attention_kernels.h. */
 static void attend_head_tiles(
     void *y, int64_t y_stride, float *logs, const void *q, const void *k, const void *v, int64_t stride, int64_t length,
@@ -163,9 +152,13 @@ static void attend_head_gradient_tiles(
         int64_t seen = s * length + s, skipped = s / TILE_DEPTH * TILE_SIZE, depth = length - s;
         Tiles of_depth = copied_tiles(queries, length);
         of_depth.data += skipped;
-        write_rows((uint16_t *)dk + s * stride, stride, tiles_of(scores + seen, length), of_depth, width, depth);
+        multiply_rows(
+            (uint16_t *)dk + s * stride, stride, width, tiles_of(scores + seen, length), of_depth, TWO_TILES, depth, NULL,
+            BFLOAT16);
         of_depth.data += outputs - queries;
-        write_rows((uint16_t *)dv + s * stride, stride, tiles_of(weights + seen, length), of_depth, width, depth);
+        multiply_rows(
+            (uint16_t *)dv + s * stride, stride, width, tiles_of(weights + seen, length), of_depth, TWO_TILES, depth, NULL,
+            BFLOAT16);
     }
     restore_tiles(&before);
 }

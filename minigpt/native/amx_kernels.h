@@ -170,6 +170,29 @@ static void transpose_matrix(uint16_t *to, const uint16_t *x, int64_t rows, int6
         for (int64_t c = 0; c < columns; c += TILE) transpose_tile(to + c * rows + r, rows, x + r * columns + c, columns);
 }
 
+/* c = A B, (rows, n), plus a bias unless it is NULL; c has the dtype, and its rows begin c_stride numbers apart. The rows of A
+ * that are multiplied with all columns of B, one after the other, stay in the cache. */
+static inline __attribute__((always_inline)) void multiply_rows(
+    void *c, int64_t c_stride, int64_t n, Tiles a, Tiles b, int64_t rows, int64_t depth, const float *bias,
+    const int dtype) {
+    float block[TWO_TILES * TWO_TILES] __attribute__((aligned(64)));
+    for (int64_t j = 0; j < n; j += TWO_TILES, b.data += 2 * b.beside) {
+        Tiles of_rows = a;
+        for (int64_t i = 0; i < rows; i += TWO_TILES, of_rows.data += 2 * of_rows.beside) {
+            multiply_tiles(block, TWO_TILES, of_rows, b, depth / TILE_DEPTH);
+            for (int64_t r = 0; r < TWO_TILES; r++)
+                for (int64_t l = 0; l < TWO_TILES; l += TILE) {
+                    floats_avx512 v = load_avx512(block + r * TWO_TILES + l);
+                    if (bias) v += load_avx512(bias + j + l);
+                    if (dtype == FLOAT32)
+                        store_avx512((float *)c + (i + r) * c_stride + j + l, v);
+                    else
+                        round_to((uint16_t *)c + (i + r) * c_stride + j + l, v);
+                }
+        }
+    }
+}
+
 #include "amx_attention.h"
 #include "amx_orthogonalization.h"
 #include "amx_linear.h"

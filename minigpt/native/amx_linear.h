@@ -40,36 +40,14 @@ static void copy_and_sum_rows(uint16_t *to, float *sums, const uint16_t *x, int6
     }
 }
 
-/* c = A B, (rows, n), plus a bias unless it is NULL; c has the dtype. The rows of A that are multiplied with all columns of B,
- * one after the other, stay in the cache. */
-static inline __attribute__((always_inline)) void multiply_rows(
-    void *c, int64_t n, Tiles a, Tiles b, int64_t rows, int64_t depth, const float *bias, const int dtype) {
-    float block[TWO_TILES * TWO_TILES] __attribute__((aligned(64)));
-    for (int64_t j = 0; j < n; j += TWO_TILES, b.data += 2 * b.beside) {
-        Tiles of_rows = a;
-        for (int64_t i = 0; i < rows; i += TWO_TILES, of_rows.data += 2 * of_rows.beside) {
-            multiply_tiles(block, TWO_TILES, of_rows, b, depth / TILE_DEPTH);
-            for (int64_t r = 0; r < TWO_TILES; r++)
-                for (int64_t l = 0; l < TWO_TILES; l += TILE) {
-                    floats_avx512 v = load_avx512(block + r * TWO_TILES + l);
-                    if (bias) v += load_avx512(bias + j + l);
-                    if (dtype == FLOAT32)
-                        store_avx512((float *)c + (i + r) * n + j + l, v);
-                    else
-                        round_to((uint16_t *)c + (i + r) * n + j + l, v);
-                }
-        }
-    }
-}
-
 /* For the parallel regions below, which clang compiles for any x86 processor: there, vectors would pass through memory. */
 static void multiply_rows_to_bfloat16(
     uint16_t *c, int64_t n, Tiles a, Tiles b, int64_t rows, int64_t depth, const float *bias) {
-    multiply_rows(c, n, a, b, rows, depth, bias, BFLOAT16);
+    multiply_rows(c, n, n, a, b, rows, depth, bias, BFLOAT16);
 }
 
 static void multiply_rows_to_float32(float *c, int64_t n, Tiles a, Tiles b, int64_t rows, int64_t depth) {
-    multiply_rows(c, n, a, b, rows, depth, NULL, FLOAT32);
+    multiply_rows(c, n, n, a, b, rows, depth, NULL, FLOAT32);
 }
 
 static int64_t larger_count(int64_t a, int64_t b) { return a > b ? a : b; }

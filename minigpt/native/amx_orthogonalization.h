@@ -1,11 +1,6 @@
 /* The orthogonalization of a matrix in bfloat16 with AMX; included by amx_kernels.h. */
 
-/* The product of rows [0, TWO_TILES) of A and all n columns of B in floats. */
-static inline void multiply_strip(float *c, int64_t n, Tiles a, Tiles b, int64_t depth) {
-    for (int64_t j = 0; j < n; j += TWO_TILES, b.data += 2 * b.beside) multiply_tiles(c + j, n, a, b, depth / TILE_DEPTH);
-}
-
-/* y = a x + b A B, (m, n), of bfloat16. x may be NULL if a is 0; `tiles` are those of B, copied. */
+/* y = a x + b A B, (m, n), of bfloat16; `tiles` are those of B, copied. */
 static void combine(
     uint16_t *y, const uint16_t *rows, const uint16_t *tiles, int64_t m, int64_t n, int64_t depth, float a,
     const uint16_t *x, float b) {
@@ -18,7 +13,7 @@ static void combine(
                 for (int l = 0; l < TWO_TILES; l += TILE) {
                     int64_t at = (i + r) * n + j + l;
                     floats_avx512 v = load_avx512(block + r * TWO_TILES + l) * b;
-                    round_to(y + at, a ? v + widen_avx512(x + at) * a : v);
+                    round_to(y + at, v + widen_avx512(x + at) * a);
                 }
         }
 }
@@ -51,8 +46,7 @@ static void orthogonalize_tiles(
     norm = sqrtf(total_avx512(&squares)), factor = 1 / (norm < 1e-7f ? 1e-7f : norm); /* against under- and overflow */
     for (int64_t i = 0; i < size; i += TILE) round_to(this + i, widen_avx512(wide + i) * factor);
     copy_tiles_of_transpose(tiles, this, k, k, m);
-    for (int64_t i = 0; i < m; i += TWO_TILES)
-        multiply_strip(exact + i * m, m, tiles_of(this + i * k, k), copied_tiles(tiles, k), k);
+    multiply_rows(exact, m, m, tiles_of(this, k), copied_tiles(tiles, k), m, k, NULL, FLOAT32);
     memset(scale, 0, m * sizeof *scale);
     for (int64_t i = 0; i < m; i++) /* columns, which are like the rows */
         for (int64_t j = 0; j < m; j++) scale[j] += fabsf(exact[i * m + j]);
@@ -67,7 +61,7 @@ static void orthogonalize_tiles(
         uint16_t *result = number + 1 < count || tall ? next : y;
         if (number) {
             copy_tiles_of_transpose(tiles, this, k, k, m);
-            combine(gram, this, tiles, m, m, k, 0, NULL, 1);
+            multiply_rows(gram, m, m, tiles_of(this, k), copied_tiles(tiles, k), m, k, NULL, BFLOAT16);
         }
         copy_tiles(tiles_of_gram, gram, m, m, m);
         combine(polynomial, gram, tiles_of_gram, m, m, m, coefficients[1], gram, coefficients[2]);

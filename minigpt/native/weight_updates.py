@@ -103,14 +103,9 @@ def momenta_(momenta: Sequence[Tensor], gradients: Sequence[Tensor], beta: float
         gradient = gradient.contiguous()
         _check_updated(momentum, gradient)
         operations.loaded().minigpt_momentum(
-            operations.DTYPES[dtype],
-            x.data_ptr(),
-            momentum.data_ptr(),
-            gradient.data_ptr(),
-            x.numel(),
-            beta,
+            operations.DTYPES[dtype], x.data_ptr(), momentum.data_ptr(), gradient.data_ptr(), x.numel(), beta,
             operations.thread_count(x),
-        )
+        )  # fmt: skip
     return result
 
 

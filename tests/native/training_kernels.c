@@ -341,47 +341,51 @@ static void add(int64_t n) {
 }
 
 #if defined(HAVE_AMX)
+/* The sum of n products a[a_first + i * a_step] b[b_first + i * b_step], and that of their magnitudes in *terms. */
+static double products(
+    const void *a, int64_t a_first, int64_t a_step, const void *b, int64_t b_first, int64_t b_step, int64_t n,
+    double *terms) {
+    double sum = 0;
+    *terms = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double term = (double)number(a, a_first + i * a_step) * number(b, b_first + i * b_step);
+        sum += term, *terms += fabs(term);
+    }
+    return sum;
+}
+
 /* A linear layer and its gradients: the weights are in bfloat16 already, so that only sums are rounded. */
 static void linear(int64_t rows, int64_t in, int64_t out, int threads) {
     void *x = numbers(rows * in, 1), *y = room(rows * out), *dy = numbers(rows * out, 1), *dx = room(rows * in);
-    float *weight = floats(out * in, 1), *bias = floats(out, 1), *dweight = memory(out * in * sizeof *bias);
+    void *rounded = numbers(out * in, 1);
+    float *weight = memory(out * in * sizeof *weight), *bias = floats(out, 1), *dweight = memory(out * in * sizeof *bias);
     float *dbias = memory(out * sizeof *bias);
     uint16_t *buffer = memory(minigpt_linear_buffer(rows, in, out, threads) * sizeof *buffer);
+    for (int64_t i = 0; i < out * in; i++) weight[i] = number(rounded, i);
     minigpt_linear(y, x, weight, bias, rows, in, out, buffer, threads);
     minigpt_linear_gradients(dx, NULL, NULL, dy, x, weight, rows, in, out, buffer, threads);
     minigpt_linear_gradients(NULL, dweight, dbias, dy, x, weight, rows, in, out, buffer, threads);
     for (int64_t r = 0; r < rows; r++) {
+        double terms, sum;
         for (int64_t o = 0; o < out; o++) {
-            double sum = bias[o], terms = fabs(bias[o]);
-            for (int64_t i = 0; i < in; i++) {
-                double term = (double)number(x, r * in + i) * weight[o * in + i];
-                sum += term, terms += fabs(term);
-            }
-            check(y, r * out + o, sum, terms);
+            sum = products(x, r * in, 1, rounded, o * in, 1, in, &terms);
+            check(y, r * out + o, bias[o] + sum, fabs(bias[o]) + terms);
         }
         for (int64_t i = 0; i < in; i++) {
-            double sum = 0, terms = 0;
-            for (int64_t o = 0; o < out; o++) {
-                double term = (double)number(dy, r * out + o) * weight[o * in + i];
-                sum += term, terms += fabs(term);
-            }
+            sum = products(dy, r * out, 1, rounded, i, in, out, &terms);
             check(dx, r * in + i, sum, terms);
         }
     }
     for (int64_t o = 0; o < out; o++) {
-        double of_bias = 0, terms_of_bias = 0;
-        for (int64_t r = 0; r < rows; r++) of_bias += number(dy, r * out + o), terms_of_bias += fabs(number(dy, r * out + o));
-        compare(dbias[o], of_bias, terms_of_bias, 0);
+        double sum = 0, terms = 0;
+        for (int64_t r = 0; r < rows; r++) sum += number(dy, r * out + o), terms += fabs(number(dy, r * out + o));
+        compare(dbias[o], sum, terms, 0);
         for (int64_t i = 0; i < in; i++) {
-            double sum = 0, terms = 0;
-            for (int64_t r = 0; r < rows; r++) {
-                double term = (double)number(dy, r * out + o) * number(x, r * in + i);
-                sum += term, terms += fabs(term);
-            }
+            sum = products(dy, o, out, x, i, in, rows, &terms);
             compare(dweight[o * in + i], sum, terms, 0);
         }
     }
-    release(x), release(y), release(dy), release(dx), release(weight), release(bias), release(dweight), release(dbias), release(buffer);
+    release(x), release(y), release(dy), release(dx), release(rounded), release(weight), release(bias), release(dweight), release(dbias), release(buffer);
 }
 #endif
 
