@@ -187,8 +187,11 @@ def train_with_main(world: "World") -> None:
                 begun = world.broadcast_object(None)
             config = teacher_settings(job.training)
             if not begun["is_trained"] and not reaches_end(
-                train(teacher, corpus, config, resume=begun["resume"], control=control, world=world)
-            ):
+                train(
+                    teacher, corpus, config,
+                    resume=begun["resume"], control=control, world=world, evaluates_whole_text=False,
+                )
+            ):  # fmt: skip
                 return
         reaches_end(
             train(model, corpus, job.training, resume=job.resume, control=control, world=world, teacher=teacher)

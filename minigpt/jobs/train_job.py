@@ -63,7 +63,7 @@ def _train_teacher(
         yield from _start(job, teacher.run, teacher.config, resume=teacher.resume)
         training = loop.train(
             teacher.model, job.corpus, teacher.config, teacher.run,
-            resume=teacher.resume, control=control, world=world, elapsed=job.elapsed,
+            resume=teacher.resume, control=control, world=world, elapsed=job.elapsed, evaluates_whole_text=False,
         )  # fmt: skip
         with contextlib.closing(training):
             for event in training:

@@ -75,6 +75,10 @@ class Overheads:
         """A copy for a run that begins when so much of the budget is used."""
         return replace(self, start=seconds + _STARTING)
 
+    def of_teacher(self) -> "Overheads":
+        """A copy for a teacher, whose final evaluation is like the others."""
+        return replace(self, final=min(self.final, self.evaluation))
+
     def training_seconds(self, config: TrainConfig, seconds_per_step: float) -> float:
         """What a budget in minutes leaves for training steps, as `Budget` divides it."""
         assert config.minutes is not None

@@ -144,7 +144,7 @@ class PlannedSettings:
         if self.teacher is None:
             return replace(self, training_seconds=overheads.training_seconds(self.training, self.seconds_per_step))
         config = teacher_settings(self.training)
-        first = overheads.training_seconds(config, self.teacher.seconds_per_step)
+        first = overheads.of_teacher().training_seconds(config, self.teacher.seconds_per_step)
         second = overheads.after(60 * (config.minutes or 0)).training_seconds(self.training, self.seconds_per_step)
         return replace(self, training_seconds=second, teacher=replace(self.teacher, training_seconds=first))
 

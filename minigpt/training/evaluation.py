@@ -36,11 +36,20 @@ class Evaluator:
     On a CPU it evaluates in float32 whatever dtype the run trains in, so that the figures are those of the saved
     weights, as `minigpt evaluate` gives them; elsewhere in the run's dtype. `seconds_per_token` is the mean speed of
     the evaluations so far, per token read. With `loss_on`, only the tokens of that role's turns are scored, about
-    `scored_fraction` of those read.
+    `scored_fraction` of those read. Without `whole_text`, the final evaluation is like the others.
     """
 
-    def __init__(self, model: GPT, corpus: Corpus, config: TrainConfig, dtype: torch.dtype, world: World) -> None:
-        self.model, self.corpus, self.config, self.world = model, corpus, config, world
+    def __init__(
+        self,
+        model: GPT,
+        corpus: Corpus,
+        config: TrainConfig,
+        dtype: torch.dtype,
+        world: World,
+        *,
+        whole_text: bool = True,
+    ) -> None:
+        self.model, self.corpus, self.config, self.world, self.whole_text = model, corpus, config, world, whole_text
         self.dtype = torch.float32 if world.device(config.device).type == "cpu" else dtype
         self.scored = corpus.scored(config.loss_on)
         self.scored_fraction = 1.0 if self.scored is None or not len(self.scored) else float(self.scored.mean())
@@ -60,7 +69,10 @@ class Evaluator:
         return evaluation
 
     def evaluate_finally(self) -> EvaluationResult | None:
-        """The loss on all validation tokens, or on as many as a tenth of a budget in minutes is enough for."""
+        """The loss on all validation tokens, or on as many as a tenth of a budget in minutes is enough for.
+
+        Without `whole_text`, on about `eval_tokens`.
+        """
         return self._evaluate(self._final_tokens())
 
     def final_seconds(self) -> float:
@@ -122,6 +134,8 @@ class Evaluator:
             )
 
     def _final_tokens(self) -> int | None:
+        if not self.whole_text:
+            return self.config.eval_tokens
         if self.config.minutes is None or not self.seconds_per_token:
             return None
         seconds = MAX_FINAL_FRACTION * 60 * self.config.minutes

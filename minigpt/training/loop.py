@@ -33,6 +33,7 @@ def train(
     world: World | None = None,
     elapsed: float = 0.0,
     teacher: GPT | None = None,
+    evaluates_whole_text: bool = True,
 ) -> Generator[Event, None, None]:
     """Trains `model` in place and yields an event for every step, evaluation, sample, save and notice.
 
@@ -47,6 +48,9 @@ def train(
     A `teacher` is a trained model that reads the same tokens: its predictions have the weight `distill_weight` in the
     loss. It may have another shape, not another vocabulary. `minigpt.fit()` trains one first where that pays. The
     teacher's weights are frozen from then on.
+
+    At the end, the best weights are evaluated on the whole validation text, if that takes at most a tenth of a budget
+    in minutes; without `evaluates_whole_text`, on `eval_tokens`, as during the run.
 
     For `lora` and `freeze`, `minigpt.training.fine_tuning.apply_fine_tuning(model, config)` prepares the model first.
 
@@ -69,7 +73,9 @@ def train(
             check_applied(model, config)
             _check_trainable(model)
             corpus.check_loss_on(config.loss_on)
-            trainer = Trainer(model, corpus, config, run, resume, control or Control(), world, elapsed, teacher)
+            trainer = Trainer(
+                model, corpus, config, run, resume, control or Control(), world, elapsed, teacher, evaluates_whole_text
+            )
     except BaseException:
         if run is not None:
             run.unlock()

@@ -45,6 +45,7 @@ class Trainer:
         world: World,
         elapsed: float,
         teacher: GPT | None,
+        evaluates_whole_text: bool,
     ) -> None:
         self.config = config
         device = world.device(config.device)
@@ -61,7 +62,7 @@ class Trainer:
         self._batch_arguments = self.train_step.batch_size, self.train_step.context, config.seed
         self.budget = Budget(config, planned_steps(config, corpus.n_train_tokens))
         self.clock = Clock(control, world)
-        self.evaluator = Evaluator(model, corpus, config, dtype, world)
+        self.evaluator = Evaluator(model, corpus, config, dtype, world, whole_text=evaluates_whole_text)
         state = TrainingState(self.train_step, corpus.fingerprint)
         self.checkpointer = Checkpointer(run, state, corpus.tokenizer, world)
         memorization = MemorizationMonitor(corpus)
@@ -313,7 +314,7 @@ class Trainer:
             raise self.checkpointer.failure from None
 
     def _finish(self, reason: EndReason) -> Finished:
-        """Evaluates the best weights, which it loads, or without a run the last, on the whole validation text."""
+        """Evaluates the best weights, which it loads, or without a run the last."""
         progress, is_saving = self.progress, self.checkpointer.is_saving
         is_best = progress.evaluation.is_best and progress.evaluation.step == progress.step
         if is_saving and not is_best:

@@ -72,6 +72,14 @@ def test_a_teacher_is_trained_first_and_only_its_weights_record_and_log_are_kept
     assert not torch.equal(*(load_tensors(each.weights_path)[0]["transformer.wte.weight"] for each in (run, teacher)))
 
 
+def test_only_the_model_is_evaluated_on_the_whole_held_out_text(here: Path) -> None:
+    events = list(fit("fox", eval_tokens=32))
+    taught = next(event.finished for event in events if isinstance(event, TeacherTrained))
+    held_out = Run.open(here / "checkpoints/fox").record.corpus.validation_tokens
+    assert held_out - 1 == events[-1].validation_tokens > 100
+    assert taught.validation_tokens <= 48  # whole windows of 16 tokens
+
+
 def test_the_teacher_changes_what_the_model_learns_and_its_weight_how_much(here: Path) -> None:
     ends = {}
     for name, settings in {"half": {}, "most": {"distill_weight": 0.9}, "alone": {"distill": "off"}}.items():

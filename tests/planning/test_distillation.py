@@ -115,6 +115,19 @@ def test_what_is_not_training_is_a_part_of_each_phase() -> None:
     assert 0.8 * (600 - first) < settings.training_seconds < 600 - first  # type: ignore[operator]
 
 
+def test_the_final_evaluation_of_a_teacher_is_like_the_others() -> None:
+    short, long = (
+        planned(minutes=10, distill="on").with_overheads(
+            Overheads(start=10, evaluation=1, saving=1, sample=1, index=2, final=final)
+        )
+        for final in (1, 31)
+    )
+    assert short.teacher is not None
+    assert long.teacher is not None
+    assert short.teacher.training_seconds == long.teacher.training_seconds
+    assert short.training_seconds - long.training_seconds > 25  # type: ignore[operator]
+
+
 def test_the_times_of_both_kinds_of_steps_are_measured_again() -> None:
     settings = planned(minutes=20).measured_again(lambda model, config: 2 * seconds_per_step(model, config))
     assert settings.teacher is not None
