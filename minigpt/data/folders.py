@@ -1,5 +1,6 @@
-"""Finds the files in a folder, through links and around subfolders that cannot be read or are models."""
+"""Finds the files in a folder or of a glob, through links and around subfolders that cannot be read or are models."""
 
+import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -34,6 +35,39 @@ def walk(
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
+
+
+def expand(pattern: str, on_model: Callable[[Path], object] | None = None) -> Iterator[Path]:
+    """The files and folders that a glob matches, sorted, without models and what is in them.
+
+    A model in a folder that the pattern names, rather than matches, is not skipped: `run/*.txt` finds `run/merges.txt`.
+    `on_model` is called for each model that is skipped.
+    """
+    parts = Path(pattern).parts
+    n_named = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    named = Path(*parts[:n_named])
+    skipped: dict[Path, bool] = {}  # by folder
+
+    def is_skipped(folder: Path) -> bool:
+        if folder == named:
+            return False
+        if folder not in skipped:
+            skipped[folder] = is_skipped(folder.parent) or _is_model(_names_in(folder))
+            if skipped[folder] and not skipped[folder.parent] and on_model is not None:
+                on_model(folder)
+        return skipped[folder]
+
+    skipped[named] = False
+    for path in map(Path, sorted(glob.glob(pattern, recursive=True))):  # noqa: PTH207  (Path.glob takes no absolute pattern)
+        if not is_skipped(path if is_folder(path) else path.parent):
+            yield path
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208  (the names alone)
+    except OSError:
+        return []
 
 
 def _is_model(names: Sequence[str]) -> bool:

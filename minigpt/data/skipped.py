@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from minigpt.errors import DataError, MinigptError, MissingPackageError
@@ -23,6 +24,11 @@ class Skipped:
     files: list[str] = field(default_factory=list)
     models: list[str] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
+
+    def add_model(self, folder: Path) -> None:
+        """Adds a folder with a model, if it is not there yet."""
+        if str(folder) not in self.models:
+            self.models.append(str(folder))
 
     def notes(self) -> list[str]:
         """A sentence on the documents that need packages, one on the documents, one on the other files and one on the

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from minigpt.data.documents.read import is_document, read_document
 from minigpt.data.encodings import Recoded, encoding_advice, is_utf8, likely_encoding
-from minigpt.data.folders import is_file, is_folder, walk
+from minigpt.data.folders import expand, is_file, is_folder, walk
 from minigpt.data.pipes import read_pipe
 from minigpt.data.skipped import Skipped, Unread, shown
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
@@ -137,23 +137,28 @@ def find_files(sources: Sequence[str | Path], decoding: Decoding) -> FoundFiles:
             spooled = _spool(iter(lambda: sys.stdin.buffer.read(_BLOCK), b""), "standard input", decoding)
             files[str(spooled.path)] = spooled
             continue
-        paths = [Path(source)]
+        paths, n_models, is_glob = [Path(source)], len(skipped.models), False
         if not os.path.exists(source):  # noqa: PTH110  (Path.exists raises for a name that is too long)
-            matches = glob.glob(str(source), recursive=True)  # noqa: PTH207  (Path.glob takes no absolute pattern)
-            paths = [path for path in map(Path, sorted(matches)) if is_folder(path) or _is_readable(path, skipped)]
-        if not paths:
-            problem = "matches no file" if glob.has_magic(str(source)) else "does not exist"
+            matches = expand(str(source), skipped.add_model)
+            paths = [path for path in matches if is_folder(path) or _is_readable(path, skipped)]
+            is_glob = glob.has_magic(str(source))
+        if not paths and len(skipped.models) == n_models:
+            problem = "matches no file" if is_glob else "does not exist"
             named = source if str(source).strip() else repr(source)
             raise MissingTextError(f"{named} {problem}; give a text file, a folder, a glob, or - for standard input")
         for path in paths:
             if is_folder(path):
-                files |= _in_folder(path, decoding, skipped, files)
+                files |= _in_folder(path, decoding, skipped, files, may_be_empty=is_glob)
             elif (original := os.path.realpath(path)) not in files:
                 files[original] = _readable(_plain_file(path, decoding))
     if not files and skipped.models:
         raise DataError(
             f"{', '.join(map(str, sources))} has no text file outside its models ({shown(skipped.models)}), which are "
             "not read as text; give a folder with .txt, .md, .jsonl or .parquet files"
+        )
+    if not files:
+        raise DataError(
+            f"{', '.join(map(str, sources))} has no text file; give a folder with .txt, .md, .jsonl or .parquet files"
         )
     return FoundFiles(list(files.values()), skipped.files, skipped.notes())
 
@@ -187,22 +192,22 @@ def _plain_file(path: Path, decoding: Decoding) -> SourceFile:
 
 
 def _in_folder(
-    folder: Path, decoding: Decoding, skipped: Skipped, known: Mapping[str, SourceFile]
+    folder: Path, decoding: Decoding, skipped: Skipped, known: Mapping[str, SourceFile], *, may_be_empty: bool = False
 ) -> dict[str, SourceFile]:
     """The text files and documents in a folder by their paths, sorted, without reading the `known` ones again.
 
     Adds files that are not text, models, and files and folders that cannot be read to `skipped`.
-    Raises: DataError if there is nothing else, and no model.
+    Raises: DataError if there is nothing else, and no model, unless it `may_be_empty`.
     """
     found: dict[str, SourceFile] = {}
-    unread, models = skipped.unread, skipped.models
-    others, n_unread, n_models = 0, len(unread), len(models)
+    models: list[Path] = []
+    unread, others, n_unread = skipped.unread, 0, len(skipped.unread)
 
     def skip_folder(error: OSError) -> None:
         reason = reason_of(error)
         unread.append(Unread("folder", DataError(f"{error.filename} cannot be read ({reason})")))
 
-    for path in walk(folder, skip_folder, lambda model: models.append(str(model))):
+    for path in walk(folder, skip_folder, models.append):
         file = SourceFile(path, str(path), decoding)
         original = os.path.realpath(path)
         try:
@@ -219,9 +224,11 @@ def _in_folder(
             unread.append(Unread("document", error))
         except DataError as error:
             unread.append(Unread("document" if is_document(path) else "file", error))
+    for model in models:
+        skipped.add_model(model)
     if not found and len(unread) > n_unread:
         raise unread[n_unread].error
-    if not found and len(models) == n_models:
+    if not (found or models or may_be_empty):
         among = f" among its {others}" if others else ""
         raise DataError(f"{folder} has no text file{among}; give a folder with .txt, .md, .jsonl or .parquet files")
     return found

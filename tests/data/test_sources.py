@@ -8,6 +8,7 @@ import os
 import tempfile
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -133,6 +134,30 @@ def test_globs_are_expanded_and_a_file_named_twice_is_read_once(write, tmp_path)
     assert documents(str(tmp_path / "*.txt")) == ["a.txt", "b.txt", "e[1].txt"]
     assert documents(str(tmp_path / "**/c.txt"), tmp_path / "d.md", tmp_path / "sub") == ["sub/deep/c.txt", "d.md"]
     assert documents(str(tmp_path / "e[1].txt")) == ["e[1].txt"]
+
+
+@pytest.mark.parametrize("pattern", ["**/*.txt", "*/*/*.txt", "checkpoints/*", "**"])
+def test_a_glob_skips_models_unless_it_names_them(write, tmp_path, monkeypatch, pattern):
+    monkeypatch.chdir(tmp_path)
+    write("checkpoints/notes/a.txt", "a")
+    for name in ("config.json", "training.json", "merges.txt", "teacher/config.json", "teacher/model.safetensors"):
+        write(f"checkpoints/run/{name}", "{}")
+    write("checkpoints/run/teacher/merges.txt", "{}")
+    assert documents(pattern) == ["a"]
+    assert scan([pattern]).notes == (f"skipped a folder with a model: {Path('checkpoints/run')}",)
+    assert documents("checkpoints/run/*.txt") == documents("checkpoints/run/teacher/me*") == ["{}"]
+    assert scan(["checkpoints/run/*.txt"]).notes == ()
+    with pytest.raises(DataError, match=r"checkpoints/r\* has no text file outside its models"):
+        scan(["checkpoints/r*"])
+
+
+def test_a_glob_may_match_folders_without_text(write, tmp_path):
+    write("a.txt", "a")
+    (tmp_path / "b.txt").mkdir()
+    write("c.txt/image", b"\0\1")
+    assert documents(str(tmp_path / "*.txt")) == ["a"]
+    with pytest.raises(DataError, match=r"c\* has no text file; give a folder with"):
+        scan([str(tmp_path / "c*")])
 
 
 def test_standard_input_can_be_read_twice_and_leaves_no_file(standard_input, tmp_path, monkeypatch):

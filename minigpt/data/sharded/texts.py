@@ -1,6 +1,5 @@
 """Texts as files, and whether they are tokenized in shards."""
 
-import glob
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from minigpt.config import ReadingConfig
 from minigpt.data.documents.read import is_document
-from minigpt.data.folders import is_file, walk
+from minigpt.data.folders import expand, is_file, walk
 from minigpt.data.pipes import is_pipe
 from minigpt.data.sharded.segments import COMPRESSION
 from minigpt.data.source_files import Decoding, SourceFile, find_files
@@ -124,6 +123,6 @@ def _files_of(source: str) -> Iterator[Path]:
     elif os.path.exists(source):  # noqa: PTH110
         yield from filter(is_file, walk(source))
     else:
-        for path in glob.glob(source, recursive=True):  # noqa: PTH207
+        for path in expand(source):
             if os.path.exists(path):  # noqa: PTH110
-                yield from _files_of(path)
+                yield from _files_of(str(path))
