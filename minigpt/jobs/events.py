@@ -64,7 +64,8 @@ class TeacherTrained:
         """A sentence for the user."""
         figures = f"{count(self.finished.step, 'step')} in {duration(self.finished.seconds)}"
         if self.finished.bits_per_byte is not None:
-            figures += f", {self.finished.bits_per_byte:.4f} bits per byte"
+            tokens = count(self.finished.validation_tokens, "held-out token")
+            figures += f", {self.finished.bits_per_byte:.4f} bits per byte on {tokens}"
         return f"the teacher is trained ({figures}); now the model learns from it and from the text"
 
 

@@ -241,7 +241,8 @@ def test_the_command_line_says_both_phases_and_what_is_kept(here: Path) -> None:
     printed = " ".join(result.output.split())
     assert "trains a teacher for 0:0" in printed
     assert re.search(r"softmax about 50 of [\d,]+ tokens, sampled in each training step --sampled-softmax", printed)
-    assert "the teacher is trained (3 steps in " in printed
+    figures = r"the teacher is trained \(3 steps in [\d:]+, [\d.]+ bits per byte on [\d,]+ held-out tokens\)"
+    assert re.search(figures, printed)
     assert "in last/ and teacher/ for --resume" in printed
     record = json.loads((here / "checkpoints/fox/training.json").read_text())
     assert (record["training"]["distill"], record["training"]["distill_weight"]) == ("on", 0.5)

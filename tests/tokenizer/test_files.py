@@ -5,7 +5,7 @@ import json
 import pytest
 import tokenizers
 import transformers
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 
@@ -53,11 +53,17 @@ def put(folder, content, config=PLAIN):
 
 
 def check_ids(ours, encode, texts=TEXTS, examples=40):
+    """Compares the ids of texts without special tokens, which are bytes here and special ids in transformers.
+
+    Hypothesis draws some of them, because it takes texts from minigpt's source code too.
+    """
+
     @settings(deadline=None, max_examples=examples)
     @given(texts)
     @example(TEXT)
     @example("")
     def check(text):
+        assume(not any(token in text for token in (*SPECIAL, *ours.special)))
         ids = ours.encode(text)
         assert ids == encode(text)
         assert ours.encode_array(text).tolist() == ids
