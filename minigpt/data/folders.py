@@ -1,6 +1,7 @@
 """Finds the files in a folder or of a glob, through links and around subfolders that cannot be read or are models."""
 
 import glob
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -43,21 +44,18 @@ def expand(pattern: str, on_model: Callable[[Path], object] | None = None) -> It
     A model in a folder that the pattern names, rather than matches, is not skipped: `run/*.txt` finds `run/merges.txt`.
     `on_model` is called for each model that is skipped.
     """
-    parts = Path(pattern).parts
-    n_named = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
-    named = Path(*parts[:n_named])
-    skipped: dict[Path, bool] = {}  # by folder
+    folders = Path(pattern).parts[:-1]  # of what matches; the name alone may be a link to nothing
+    named = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), folders))
+    skipped = {named: False}  # by folder
 
     def is_skipped(folder: Path) -> bool:
-        if folder == named:
-            return False
         if folder not in skipped:
-            skipped[folder] = is_skipped(folder.parent) or _is_model(_names_in(folder))
-            if skipped[folder] and not skipped[folder.parent] and on_model is not None:
+            is_inside = is_skipped(folder.parent)
+            skipped[folder] = is_inside or _is_model(_names_in(folder))
+            if skipped[folder] and not is_inside and on_model is not None:
                 on_model(folder)
         return skipped[folder]
 
-    skipped[named] = False
     for path in map(Path, sorted(glob.glob(pattern, recursive=True))):  # noqa: PTH207  (Path.glob takes no absolute pattern)
         if not is_skipped(path if is_folder(path) else path.parent):
             yield path

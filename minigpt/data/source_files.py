@@ -157,6 +157,8 @@ def find_files(sources: Sequence[str | Path], decoding: Decoding) -> FoundFiles:
             "not read as text; give a folder with .txt, .md, .jsonl or .parquet files"
         )
     if not files:
+        if skipped.unread:
+            raise skipped.unread[0].error
         raise DataError(
             f"{', '.join(map(str, sources))} has no text file; give a folder with .txt, .md, .jsonl or .parquet files"
         )
@@ -226,9 +228,11 @@ def _in_folder(
             unread.append(Unread("document" if is_document(path) else "file", error))
     for model in models:
         skipped.add_model(model)
-    if not found and len(unread) > n_unread:
+    if found or may_be_empty:
+        return found
+    if len(unread) > n_unread:
         raise unread[n_unread].error
-    if not (found or models or may_be_empty):
+    if not models:
         among = f" among its {others}" if others else ""
         raise DataError(f"{folder} has no text file{among}; give a folder with .txt, .md, .jsonl or .parquet files")
     return found

@@ -151,11 +151,24 @@ def test_a_glob_skips_models_unless_it_names_them(write, tmp_path, monkeypatch, 
         scan(["checkpoints/r*"])
 
 
+def test_a_link_to_nothing_does_not_exist(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for name in ("link", "folder/link", tmp_path / "folder/link"):
+        Path(name).unlink(missing_ok=True)
+        Path(name).symlink_to("nothing")
+        with pytest.raises(DataError, match="link does not exist; give a text file"):
+            scan([name])
+
+
 def test_a_glob_may_match_folders_without_text(write, tmp_path):
     write("a.txt", "a")
     (tmp_path / "b.txt").mkdir()
     write("c.txt/image", b"\0\1")
+    write("d.txt/unread.docx", b"PK\3\4")
     assert documents(str(tmp_path / "*.txt")) == ["a"]
+    with pytest.raises(DataError, match=r"unread.docx is damaged"):
+        scan([str(tmp_path / "d*")])
     with pytest.raises(DataError, match=r"c\* has no text file; give a folder with"):
         scan([str(tmp_path / "c*")])
 
