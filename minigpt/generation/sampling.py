@@ -25,6 +25,7 @@ from minigpt.generation.logits_processors import (
     Truncation,
     TypicalP,
 )
+from minigpt.native.drawing import draw_tokens
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -134,12 +135,22 @@ class Sampler:
         """
         if self.config.temperature == 0:
             return _argmax(processed, logits).squeeze(1)
+        tokens = None
+        if self.typical_p is None:
+            config = self.config
+            tokens = draw_tokens(processed, numbers, self.temperature, config.top_k, config.top_p, config.min_p)
+        if tokens is None:
+            tokens = self._draw_with_pytorch(processed, logits, numbers)
+        return torch.tensor(tokens, device=logits.device)
+
+    def _draw_with_pytorch(self, processed: Tensor, logits: Tensor, numbers: Sequence[float]) -> list[int]:
+        """The same as `draw_tokens`, on any device and with `typical_p`."""
         tokens = [0] * len(logits)
         for rows, ids, probability in self._candidates(self._scale(processed, logits)):
             index = draw(probability, [numbers[row] for row in rows])  # (R,)
             for row, token in zip(rows, ids.gather(1, index[:, None]).squeeze(1).tolist(), strict=True):
                 tokens[row] = token
-        return torch.tensor(tokens, device=logits.device)
+        return tokens
 
     @property
     def rule(self) -> tuple[object, ...]:
@@ -169,8 +180,8 @@ class Sampler:
         k = _FIRST_K if self.config.top_k is None else self.config.top_k + 1
         while True:
             k = min(k, v)
-            kept, ids = self._truncate(logits, k)
-            enough = (kept[:, -1] == -math.inf).tolist() if k < v else [True] * len(rows)
+            kept, ids, complete = self._truncate(logits, k)
+            enough = complete.tolist() if k < v else [True] * len(rows)
             if all(enough):
                 yield rows, ids, self._probability(kept)
                 return
@@ -180,15 +191,21 @@ class Sampler:
                 yield [rows[row] for row in done], ids[done], self._probability(kept[done])
             rows, logits, k = [rows[row] for row in left], logits[left], 16 * k
 
-    def _truncate(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k largest of logits (B, V), with those that the truncations drop at -inf, and their ids: (B, K) each."""
+    def _truncate(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The k largest of logits (B, V), with those that the truncations drop at -inf, and their ids: (B, K) each.
+
+        The third value says which rows are complete, (B,) bool: the first truncation keeps none that is not among the
+        k. The others drop tokens by what the first one keeps.
+        """
         kept, ids = logits.topk(k, dim=-1)  # (B, K), (B, K)
         mass: float | Tensor = 1.0  # after top-k, the tokens that are left hold all of the probability
         if isinstance(self.truncations[0], TopP):
             mass = logits.softmax(dim=-1).gather(1, ids).sum(dim=-1, keepdim=True)  # (B, 1)
-        for truncation in self.truncations:
-            kept = truncation.truncate(kept, mass)
-        return kept, ids
+        kept = self.truncations[0].truncate(kept, mass)
+        complete = kept[:, -1] == -math.inf
+        for truncation in self.truncations[1:]:
+            kept = truncation.truncate(kept)
+        return kept, ids, complete
 
     def _probability(self, kept: Tensor) -> Tensor:
         """The probabilities of the tokens that are left: (B, K) -> (B, K)."""

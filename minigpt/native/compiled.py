@@ -19,7 +19,7 @@ _RECORD = "_native_build.json"
 _INSTRUCTION_SETS = ("avx512-amx", "avx512-vnni", "avx2", "neon-dotprod", "plain")
 _INSTRUCTIONS = "MINIGPT_CPU_ISA"  # environment variable: the instruction set to use instead of the processor's best
 
-_ADDRESS, _COUNT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_ADDRESS, _COUNT, _FLOAT, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_double
 _THREADS = _CHOICE = ctypes.c_int
 
 
@@ -35,13 +35,20 @@ class Gradient(ctypes.Structure):
     _fields_ = [("rows", _ADDRESS), ("positions", _ADDRESS), ("width", _COUNT)]
 
 
-_ADAM, _GRADIENT = ctypes.POINTER(Adam), ctypes.POINTER(Gradient)
-FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # result and arguments, as in decode.c and training.c
+class Truncation(ctypes.Structure):
+    """Which tokens may be drawn, as in sampling.c."""
+
+    _fields_ = [("temperature", _DOUBLE), ("top_p", _DOUBLE), ("min_p", _DOUBLE), ("top_k", _COUNT)]
+
+
+_ADAM, _GRADIENT, _TRUNCATION = map(ctypes.POINTER, (Adam, Gradient, Truncation))
+FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # result and arguments, as in the C code
     "minigpt_use": (ctypes.c_char_p, [ctypes.c_char_p]),
     "minigpt_selected": (ctypes.c_char_p, []),
     "minigpt_is_amd": (ctypes.c_int, []),
     "minigpt_pack": (None, [_ADDRESS, _ADDRESS, _ADDRESS, _THREADS]),
     "minigpt_step": (ctypes.c_int, [_ADDRESS, _ADDRESS, _ADDRESS, _THREADS]),
+    "minigpt_draw": (_COUNT, [_ADDRESS, _COUNT, _TRUNCATION, _DOUBLE]),
     "minigpt_training_use": (None, [ctypes.c_char_p]),
     "minigpt_has_openmp": (ctypes.c_int, []),
     "minigpt_layer_norm": (None, [_CHOICE, *[_ADDRESS] * 5, *[_COUNT] * 2, _FLOAT, _THREADS]),

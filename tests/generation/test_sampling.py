@@ -13,6 +13,8 @@ from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError, MinigptError
 from minigpt.generation.logits_processors import TopK
 from minigpt.generation.sampling import Sampler, draw, uniform
+from minigpt.native import compiled
+from minigpt.native.drawing import draw_tokens
 from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import Vocabulary
@@ -87,6 +89,13 @@ def test_a_nucleus_of_more_than_the_first_k_tokens_is_complete() -> None:
     torch.testing.assert_close(probability.sum(-1), torch.ones(3))
 
 
+def test_top_p_counts_all_tokens_that_tie_with_the_last_of_top_k() -> None:
+    logits = torch.full((1, 41), -1.0)
+    logits[0, 7] = 0  # 6 % of the probability; among four tokens it would be 48 %
+    assert (sampler(top_k=3, top_p=0.3).distribution(logits, NOTHING, 0) > 0).all()
+    assert sampler(top_k=3, top_p=0.3, seed=1).choose(logits.expand(50, 41), NOTHING, 0).unique().numel() > 10
+
+
 def test_temperature_zero_chooses_the_most_likely_token_that_is_not_banned() -> None:
     greedy = sampler(BYTES, temperature=0, bad_words=("b",))
     logits = torch.zeros(1, 257)
@@ -156,6 +165,47 @@ def test_a_row_alone_is_drawn_as_in_a_batch(
         assert torch.equal(choices.distribution(logits[row : row + 1], NOTHING, 7)[0], distribution[row])
         assert choices.choose(logits[row : row + 1], NOTHING, 7, [row]) == together[row]
         assert distribution[row, together[row]] > 0
+
+
+TRUNCATIONS: list[dict[str, Any]] = [
+    {}, {"top_p": 0.95}, {"top_p": 0.3}, {"top_k": 1}, {"top_k": 40}, {"top_k": 5000}, {"min_p": 0.02},
+    {"top_k": 200, "top_p": 0.9}, {"top_p": 0.99, "min_p": 0.01}, {"top_k": 90, "top_p": 0.8, "min_p": 1e-3},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", TRUNCATIONS)
+@pytest.mark.parametrize("v", [1, 5, 64, 2003, 50_257])
+@pytest.mark.parametrize("temperature", [0.8, 1.7])
+def test_the_c_code_draws_what_pytorch_draws(changes: dict[str, Any], v: int, temperature: float) -> None:
+    n = 40
+    logits, numbers = random_logits(v, n, v), torch.rand(n, generator=torch.Generator().manual_seed(v)).tolist()
+    logits[:, ::3] = logits[:, ::3].bfloat16().float()  # some are equal
+    logits[:10, 4:20] = -math.inf
+    choices = sampler(temperature=temperature, **changes)
+    options = choices.temperature, choices.config.top_k, choices.config.top_p, choices.config.min_p
+    drawn = draw_tokens(logits, numbers, *options)
+    if drawn is None:
+        pytest.skip(compiled.why_unavailable())
+    expected = choices.distribution(logits, NOTHING, 0)  # (n, V)
+    for row, (token, number) in enumerate(zip(drawn, numbers, strict=True)):
+        ids = expected[row].nonzero().flatten()
+        assert token in ids
+        if changes:  # the most likely first, of equal ones the one with the lower id
+            ids = ids[logits[row][ids].sort(descending=True, stable=True).indices]
+        ends = expected[row][ids].double().cumsum(0)
+        at = ids.tolist().index(token)
+        assert (ends[at - 1] if at else 0) - 1e-5 <= number <= ends[at] + 1e-5
+    again = [draw_tokens(logits[row : row + 1], [numbers[row]], *options) for row in range(n)]
+    assert again == [[token] for token in drawn]
+
+
+@pytest.mark.parametrize("changes", TRUNCATIONS)
+@pytest.mark.parametrize("number", [0.0, 0.5, 1 - 2**-53])
+def test_the_c_code_never_draws_a_token_without_probability(changes: dict[str, Any], number: float) -> None:
+    logits = torch.full((1, 100), -math.inf)
+    logits[0, [10, 50, 90]] = torch.tensor([3e38, 3e38, -3e38])
+    drawn = draw_tokens(logits, [number], 1.0, changes.get("top_k"), changes.get("top_p", 1), changes.get("min_p", 0))
+    assert drawn in (None, [10 if number < 0.5 else 50])
 
 
 def test_a_draw_depends_on_the_seed_the_sample_and_the_step_alone() -> None:

@@ -1,7 +1,7 @@
 """The C code compiles without a warning, keeps to its memory, and computes correctly on every instruction set.
 
-The programs decode_shapes.c, decode_kernels.c and training_kernels.c include it. They run on this processor and on an
-emulated 64-bit ARM processor.
+The programs decode_shapes.c, decode_kernels.c, training_kernels.c and sampling_draws.c include it. They run on this
+processor and on an emulated 64-bit ARM processor.
 """
 
 import ctypes
@@ -96,6 +96,17 @@ def test_the_kernels_compute_the_same_on_64_bit_arm(
     assert sets_in(run(emulator, "-cpu", processor, binary)) == expected
 
 
+def test_draws_of_difficult_sizes_stay_inside_their_memory_and_are_the_same_without_optimization(build: Build) -> None:
+    expected = run(build("gcc", "sampling_draws", "-O0", *SANITIZED))
+    assert run(build("gcc", "sampling_draws", *OPTIMIZED)) == expected
+
+
+def test_draws_are_the_same_on_64_bit_arm(build: Build) -> None:
+    emulator = need("qemu-aarch64-static", "qemu-aarch64")
+    binary = build(ARM_COMPILER, "sampling_draws", *OPTIMIZED, "-static")
+    assert run(emulator, binary) == run(build("gcc", "sampling_draws", *OPTIMIZED))
+
+
 def test_the_structures_have_the_same_layout_in_python_and_c(build: Build) -> None:
     expected = []
     for kind in (engine._Matrix, engine._Layer, engine._Model, engine._Rows):
@@ -108,7 +119,7 @@ def test_the_structures_have_the_same_layout_in_python_and_c(build: Build) -> No
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang", ARM_COMPILER])
 @pytest.mark.parametrize("flags", [("-O1", "-fopenmp"), ("-fsyntax-only", "-Wno-unknown-pragmas")], ids=" ".join)
-@pytest.mark.parametrize("unit", ["decode.c", "training.c"])
+@pytest.mark.parametrize("unit", ["decode.c", "sampling.c", "training.c"])
 def test_the_source_compiles_without_a_warning(
     compiler: str, flags: tuple[str, ...], unit: str, tmp_path: Path
 ) -> None:
