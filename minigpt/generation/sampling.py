@@ -135,22 +135,21 @@ class Sampler:
         """
         if self.config.temperature == 0:
             return _argmax(processed, logits).squeeze(1)
-        tokens = None
         if self.typical_p is None:
             config = self.config
             tokens = draw_tokens(processed, numbers, self.temperature, config.top_k, config.top_p, config.min_p)
-        if tokens is None:
-            tokens = self._draw_with_pytorch(processed, logits, numbers)
-        return torch.tensor(tokens, device=logits.device)
+            if tokens is not None:
+                return tokens
+        return self._draw_with_pytorch(processed, logits, numbers)
 
-    def _draw_with_pytorch(self, processed: Tensor, logits: Tensor, numbers: Sequence[float]) -> list[int]:
+    def _draw_with_pytorch(self, processed: Tensor, logits: Tensor, numbers: Sequence[float]) -> Tensor:
         """The same as `draw_tokens`, on any device and with `typical_p`."""
         tokens = [0] * len(logits)
         for rows, ids, probability in self._candidates(self._scale(processed, logits)):
             index = draw(probability, [numbers[row] for row in rows])  # (R,)
             for row, token in zip(rows, ids.gather(1, index[:, None]).squeeze(1).tolist(), strict=True):
                 tokens[row] = token
-        return tokens
+        return torch.tensor(tokens, device=logits.device)
 
     @property
     def rule(self) -> tuple[object, ...]:
@@ -194,18 +193,18 @@ class Sampler:
     def _truncate(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """The k largest of logits (B, V), with those that the truncations drop at -inf, and their ids: (B, K) each.
 
-        The third value says which rows are complete, (B,) bool: the first truncation keeps none that is not among the
-        k. The others drop tokens by what the first one keeps.
+        The third value says which rows are complete, (B,) bool: no token is missing that the truncations keep.
         """
         kept, ids = logits.topk(k, dim=-1)  # (B, K), (B, K)
         mass: float | Tensor = 1.0  # after top-k, the tokens that are left hold all of the probability
         if isinstance(self.truncations[0], TopP):
             mass = logits.softmax(dim=-1).gather(1, ids).sum(dim=-1, keepdim=True)  # (B, 1)
-        kept = self.truncations[0].truncate(kept, mass)
-        complete = kept[:, -1] == -math.inf
-        for truncation in self.truncations[1:]:
-            kept = truncation.truncate(kept)
-        return kept, ids, complete
+        complete = torch.tensor(True, device=logits.device)
+        for truncation in self.truncations:
+            kept = truncation.truncate(kept, mass)
+            if isinstance(truncation, TopK):  # top-p after it needs all tokens that tie with the last one
+                complete = kept[:, -1] == -math.inf
+        return kept, ids, complete & (kept[:, -1] == -math.inf)
 
     def _probability(self, kept: Tensor) -> Tensor:
         """The probabilities of the tokens that are left: (B, K) -> (B, K)."""

@@ -19,7 +19,7 @@
 enum { BLOCK = 64, STREAMS = 8, SUMS = 4096, CHUNK = 256, MAX_ROWS = 512, INT8_ROWS = 128 };
 enum { SHARED_ROWS = 32 }; /* from which on threads take parts of a product until none is left */
 enum { TILED = 32, INPUTS = 256, AHEAD = 32 }; /* of many rows with float32 weights by columns */
-enum { FETCHED = 4096 }; /* bytes of int8 weights that are on their way from memory before they are used */
+enum { PREFETCH = 4096 }; /* bytes ahead at which int8 weights are prefetched */
 enum { QUERIES = 32, TOGETHER = 8 }; /* of one sequence, whose attention is computed together */
 enum { BY_ROWS, BY_COLUMNS, INT8 };
 enum { OUT_OF_MEMORY = 1, OUT_OF_RANGE };

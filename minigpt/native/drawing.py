@@ -1,4 +1,4 @@
-"""Draws next tokens from logits in C, in less time than PyTorch, whose 25 operations each need some microseconds."""
+"""Draws next tokens from logits in C."""
 
 import ctypes
 from collections.abc import Sequence
@@ -8,20 +8,28 @@ from torch import Tensor
 
 from minigpt.native import compiled
 
+# A higher temperature would make the weights of logits equal in float32 that differ by more than 1e-5.
+_HOTTEST = 100.0
+
 
 def draw_tokens(
     logits: Tensor, numbers: Sequence[float], temperature: float, top_k: int | None, top_p: float, min_p: float
-) -> list[int] | None:
-    """The token of each row that its number in [0, 1) selects after the temperature, top-k, top-p and min-p: (B, V).
+) -> Tensor | None:
+    """The tokens that numbers in [0, 1), one for each row, select after temperature, top-k, top-p and min-p.
 
-    None if they cannot be drawn here: without the compiled C code, for logits of another device or dtype, and if a
-    logit is NaN or the largest of a row is infinite.
+    None if they cannot be drawn here: for logits of another device or dtype, without the compiled C code, for very high
+    temperatures, and if a logit is NaN or the largest of a row is infinite.
+    Shapes: (B, V) -> (B,) int64.
     """
-    library = compiled.library()
-    if library is None or logits.device.type != "cpu" or logits.dtype != torch.float32:
+    if logits.device.type != "cpu" or logits.dtype != torch.float32 or temperature > _HOTTEST:
         return None
-    logits = logits.contiguous()
-    settings = ctypes.byref(compiled.Truncation(temperature, top_p, min_p, min(top_k or 0, logits.shape[1])))
-    rows = zip(logits, numbers, strict=True)
-    tokens = [library.minigpt_draw(row.data_ptr(), len(row), settings, number) for row, number in rows]
-    return None if -1 in tokens else tokens
+    library = compiled.library()
+    if library is None:
+        return None
+    rows, n = logits.shape
+    logits, selected = logits.contiguous(), torch.tensor(numbers, dtype=torch.float64, device="cpu")
+    tokens = torch.empty(rows, dtype=torch.int64, device="cpu")
+    settings = ctypes.byref(compiled.Truncation(temperature, top_p, min_p, top_k or 0))
+    threads = min(rows, torch.get_num_threads())
+    library.minigpt_draw(tokens.data_ptr(), logits.data_ptr(), selected.data_ptr(), rows, n, settings, max(1, threads))
+    return None if (tokens < 0).any() else tokens

@@ -448,7 +448,7 @@ static inline __attribute__((always_inline)) void NAME(tile)(
             for (int r = 0; r < rows; r++)
                 for (int p = 0; p < parts; p++) {
                     const uint8_t *w = weight + (p / PARTS * padded + i) * LANES + p % PARTS * 4 * WIDTH;
-                    if (r == 0 && p % PARTS == 0) __builtin_prefetch(w + FETCHED, 0, 2); /* once for each cache line */
+                    if (r == 0 && p % PARTS == 0) __builtin_prefetch(w + PREFETCH, 0, 2); /* once for each cache line */
                     products[r * MOST + p] = DOT4(products[r * MOST + p], w, values + r * x->stride + i);
                 }
         for (int r = 0; r < rows; r++)

@@ -1,17 +1,16 @@
-/* Draws the next token from logits, as generation/sampling.py does with PyTorch, in one pass over the vocabulary and a few
- * over the tokens that may be drawn. PyTorch takes some 25 operations, which for a small model last longer than its step.
- * minigpt/native/drawing.py calls this function through ctypes.
+/* Draws next tokens from logits, as generation/sampling.py does with PyTorch, which sorts more tokens than may be drawn and
+ * takes some 25 operations. minigpt/native/drawing.py calls the last function through ctypes.
  */
 
 #include "platform.h"
 
-#define ISA plain /* the same bits on every processor; the exponentials of GPT-2's vocabulary take 40 microseconds */
+#define ISA plain /* the same bits on every processor */
 #define PARTS 4
 #define MULTIPLY_ADD(a, b, sum) ((sum) + (a) * (b))
 #include "vectors.h"
 
 enum { BLOCK = 1024, STEP = 16 };     /* numbers that are added in single precision; that are computed at once */
-enum { LOWER = 8 };                   /* factor between two weights that are tried as the least one of a token */
+enum { FACTOR = 8 };                  /* between two thresholds for the weights of tokens */
 enum { DIGITS = 3, DIGIT_BITS = 11 }; /* of a weight's bits, by which tokens are sorted */
 
 /* A token that may be drawn. Its weight is its probability in relation to that of the most likely token. */
@@ -20,7 +19,7 @@ typedef struct {
     int32_t id;
 } Token;
 
-/* Which tokens may be drawn. 0 for `top_k`, 1 for `top_p` and 0 for `min_p` exclude none. */
+/* Which tokens may be drawn: top-k, then top-p, then min-p. 0 for `top_k`, 1 for `top_p` and 0 for `min_p` exclude none. */
 typedef struct {
     double temperature, top_p, min_p;
     int64_t top_k;
@@ -32,9 +31,9 @@ static inline uint32_t bits_of(float x) {
     return bits;
 }
 
-/* weights = e^((logits - their largest) * inverse temperature); returns their sum. It is NaN if a logit is NaN, or the largest is
+/* weights = e^((logits - their largest) * inverse), `inverse` that of the temperature; returns their sum. It is NaN if a logit is NaN, or the largest is
  * infinite. There is room for n numbers, rounded up to a multiple of STEP. */
-static double weigh(float *weights, const float *logits, int64_t n, float inverse) {
+static double exponentials(float *weights, const float *logits, int64_t n, float inverse) {
     int64_t whole = n / WIDTH * WIDTH;
     floats_plain maxima = broadcast_plain(-INFINITY), invalid = {0};
     float largest = -INFINITY;
@@ -87,20 +86,21 @@ static int64_t select_tokens(Token *tokens, const float *weights, int64_t n, flo
 }
 
 /* Writes all tokens that may be drawn, and some with less weight, in the order of their ids; returns their number. The
- * least weight of those that are written is lowered until they are enough: the `top_k` largest weights, or the share
- * `top_p` of the `sum` of all. */
+ * threshold is lowered until they are enough: the `top_k` largest weights, or the share `top_p` of the `sum` of all. */
 static int64_t candidates(Token *tokens, const float *weights, int64_t n, const Truncation *truncation, double sum) {
     int by_mass = truncation->top_p < 1 && !truncation->top_k;
-    float least = (float)truncation->min_p;
-    if (!by_mass && (!truncation->top_k || truncation->top_k >= n)) return select_tokens(tokens, weights, n, least);
-    /* The tokens below (1 - p) sum / n have less than 1 - p of the sum together; half of it is below any rounding. */
+    /* Top-p after top-k counts the weight of tokens that min-p drops. A weight below 2^-53 is never drawn. */
+    float least = truncation->top_k && truncation->top_p < 1 ? 0 : (float)truncation->min_p;
+    least = least < 0x1p-53f ? 0x1p-53f : least;
+    if (!by_mass && !truncation->top_k) return select_tokens(tokens, weights, n, least);
+    /* The tokens below (1 - p) sum / n have less than 1 - p of the sum together. Half of that leaves room for rounding. */
     float bound = by_mass ? (float)((1 - truncation->top_p) * sum / n / 2) : 0;
     least = least < bound ? bound : least;
-    for (float tried = 1.0f / LOWER;; tried /= LOWER) {
-        int64_t count = select_tokens(tokens, weights, n, tried > least ? tried : least);
+    for (float threshold = 1.0f / FACTOR;; threshold /= FACTOR) {
+        int64_t count = select_tokens(tokens, weights, n, threshold > least ? threshold : least);
         double mass = 0;
         for (int64_t i = 0; by_mass && i < count; i++) mass += tokens[i].weight;
-        if (tried <= least || (by_mass ? mass >= truncation->top_p * sum : count >= truncation->top_k)) return count;
+        if (threshold <= least || (by_mass ? mass >= truncation->top_p * sum : count >= truncation->top_k)) return count;
     }
 }
 
@@ -166,22 +166,31 @@ static int64_t draw(const float *weights, int64_t stride, int64_t count, double 
 
 /* The token that the number in [0, 1) selects from n logits; -1 if the largest logit is infinite or one is NaN, or there is
  * no memory. The tokens that may be drawn are in the order of their weights, or without a truncation of their ids. */
-int64_t minigpt_draw(const float *logits, int64_t n, const Truncation *truncation, double number) {
+static int64_t draw_token(const float *logits, int64_t n, Truncation truncation, double number) {
     int64_t padded = (n + STEP - 1) / STEP * STEP, chosen = -1;
     float *weights = malloc(padded * sizeof *weights + 2 * n * sizeof(Token));
     if (weights == NULL) return -1;
     Token *tokens = (Token *)(weights + padded);
-    double sum = weigh(weights, logits, n, (float)(1 / truncation->temperature));
-    if (sum == sum) {
-        if (!truncation->top_k && truncation->top_p >= 1 && truncation->min_p <= 0)
-            chosen = draw(weights, 1, n, number);
-        else {
-            int64_t count = candidates(tokens, weights, n, truncation, sum);
-            tokens = sort(tokens, tokens + count, count);
-            count = truncate_tokens(tokens, count, truncation, sum);
-            chosen = tokens[draw(&tokens->weight, sizeof(Token) / sizeof(float), count, number)].id;
-        }
+    int is_truncated = truncation.top_k || truncation.top_p < 1 || truncation.min_p > 0;
+    if (truncation.top_k >= n) truncation.top_k = 0;
+    double sum = exponentials(weights, logits, n, (float)(1 / truncation.temperature));
+    if (sum == sum && !is_truncated)
+        chosen = draw(weights, 1, n, number);
+    else if (sum == sum) {
+        int64_t count = candidates(tokens, weights, n, &truncation, sum);
+        tokens = sort(tokens, tokens + count, count);
+        count = truncate_tokens(tokens, count, &truncation, sum);
+        int64_t at = draw(&tokens->weight, sizeof(Token) / sizeof(float), count, number);
+        chosen = at < 0 ? -1 : tokens[at].id;
     }
     free(weights);
     return chosen;
+}
+
+/* The tokens of the rows of logits, (rows, n), that their numbers select; each is the one that the row has alone. */
+void minigpt_draw(int64_t *tokens, const float *logits, const double *numbers, int64_t rows, int64_t n,
+                  const Truncation *truncation, int threads) {
+    (void)threads;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t r = 0; r < rows; r++) tokens[r] = draw_token(logits + r * n, n, *truncation, numbers[r]);
 }

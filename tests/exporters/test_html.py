@@ -232,15 +232,47 @@ def test_a_page_has_every_end_of_a_text_and_does_not_take_back_what_one_could_sp
     assert written[0] != written[1]
 
 
+def run_sampler(expression: str) -> Any:
+    """The value of an expression in JavaScript that uses the page's sampler."""
+    script = (runners.resources.files("minigpt.exporters.html") / "assets" / "sampler.js").read_text(encoding="utf-8")
+    command = ["node", "-e", f"{script}\nconsole.log(JSON.stringify({expression}))"]
+    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
 @needs_node
 def test_random_numbers_depend_on_the_seed_and_the_step_as_in_python() -> None:
     numbers = [(0, 0), (7, 3), (2**63 - 1, 199), (2**32, 10**6)]
-    script = (runners.resources.files("minigpt.exporters.html") / "assets" / "sampler.js").read_text(encoding="utf-8")
     calls = ", ".join(f'sampling.uniform("{seed}", 0, {step})' for seed, step in numbers)
-    done = subprocess.run(
-        ["node", "-e", f"{script}\nconsole.log(JSON.stringify([{calls}]))"], capture_output=True, check=True
+    assert run_sampler(f"[{calls}]") == [uniform(seed, 0, step) for seed, step in numbers]
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("weights", "settings"),
+    [
+        ([1.0, *[0.4] * 40], {"topK": 3, "topP": 0.3}),  # 40 tokens tie with the last one of top-k
+        ([1, 0.5, 0.2, *[0.09] * 47, 0.01], {"topK": 50, "topP": 0.8, "minP": 0.1}),
+    ],
+)
+def test_truncations_one_after_the_other_keep_the_same_tokens_as_in_python(
+    weights: list[float], settings: dict[str, float]
+) -> None:
+    logits = torch.tensor([weights]).log()
+    exponentials = """(values, highest) => {
+        for (let id = 0; id < values.length; id++) values[id] = Math.exp(values[id] - highest);
+        return values.reduce((sum, value) => sum + value, 0);
+    }"""
+    given = NODE_SETTINGS | {"temperature": 1, "seed": 7} | settings
+    call = f"sampling.choose({{exponentials: {exponentials}}}, logits, [], step, {json.dumps(given)})"
+    steps = "Array.from({length: 200}, (_, step) => step)"
+    tokens = run_sampler(
+        f"((logits) => {steps}.map((step) => {call}))(Float32Array.of({str(logits[0].tolist())[1:-1]}))"
     )
-    assert json.loads(done.stdout) == [uniform(seed, 0, step) for seed, step in numbers]
+    names = {"topK": "top_k", "topP": "top_p", "minP": "min_p"}
+    config = SamplingConfig(temperature=1, seed=7, **{names[name]: value for name, value in settings.items()})
+    sampler, history = Sampler(config), torch.empty(1, 0, dtype=torch.int64)
+    assert tokens == [int(sampler.choose(logits, history, step)) for step in range(200)]
+    assert len(set(tokens)) > 20 if len(weights) == 41 else set(tokens) == {0, 1, 2}
 
 
 def test_a_page_read_back_has_the_models_weights_within_the_rounding_of_int8(small: GPT, tmp_path: Path) -> None:

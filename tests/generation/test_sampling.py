@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError, MinigptError
+from minigpt.generation import sampling
 from minigpt.generation.logits_processors import TopK
 from minigpt.generation.sampling import Sampler, draw, uniform
 from minigpt.native import compiled
@@ -133,6 +134,14 @@ def test_half_precision_logits_give_float32_probabilities() -> None:
 # The draw
 
 
+@pytest.fixture(params=["as installed", "with PyTorch"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws are made in C if it is compiled, or with PyTorch, as on other devices."""
+    if request.param == "with PyTorch":
+        monkeypatch.setattr(sampling, "draw_tokens", lambda *_: None)
+
+
+@pytest.mark.usefixtures("way")
 def test_draws_follow_the_distribution() -> None:
     logits = random_logits(0, 1, 12)
     choices = sampler(temperature=0.9, top_p=0.97)
@@ -145,7 +154,8 @@ def test_draws_follow_the_distribution() -> None:
     assert chi_square < 30  # at most 11 degrees of freedom: once in a thousand by chance, were the seed not fixed
 
 
-@settings(deadline=None, max_examples=25)
+@pytest.mark.usefixtures("way")
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**31), rows=st.integers(2, 5), v=st.sampled_from([3, 100, 1500, 30_000]),
     top_k=st.none() | st.integers(1, 50), top_p=st.sampled_from([0.5, 0.95, 1]), flat=st.booleans(), ties=st.booleans(),
@@ -169,23 +179,31 @@ def test_a_row_alone_is_drawn_as_in_a_batch(
 
 TRUNCATIONS: list[dict[str, Any]] = [
     {}, {"top_p": 0.95}, {"top_p": 0.3}, {"top_k": 1}, {"top_k": 40}, {"top_k": 5000}, {"min_p": 0.02},
-    {"top_k": 200, "top_p": 0.9}, {"top_p": 0.99, "min_p": 0.01}, {"top_k": 90, "top_p": 0.8, "min_p": 1e-3},
+    {"top_k": 200, "top_p": 0.9}, {"top_p": 0.99, "min_p": 0.01}, {"top_k": 50, "top_p": 0.8, "min_p": 0.1},
+    {"top_k": 5000, "top_p": 0.8, "min_p": 0.1},
 ]  # fmt: skip
+needs_c = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 
 
+def draw_in_c(choices: Sampler, logits: Tensor, numbers: list[float]) -> list[int]:
+    config = choices.config
+    drawn = draw_tokens(logits, numbers, choices.temperature, config.top_k, config.top_p, config.min_p)
+    assert drawn is not None
+    return drawn.tolist()
+
+
+@needs_c
 @pytest.mark.parametrize("changes", TRUNCATIONS)
 @pytest.mark.parametrize("v", [1, 5, 64, 2003, 50_257])
-@pytest.mark.parametrize("temperature", [0.8, 1.7])
+@pytest.mark.parametrize("temperature", [0.8, 1.7, 50.0])
 def test_the_c_code_draws_what_pytorch_draws(changes: dict[str, Any], v: int, temperature: float) -> None:
     n = 40
     logits, numbers = random_logits(v, n, v), torch.rand(n, generator=torch.Generator().manual_seed(v)).tolist()
     logits[:, ::3] = logits[:, ::3].bfloat16().float()  # some are equal
     logits[:10, 4:20] = -math.inf
     choices = sampler(temperature=temperature, **changes)
-    options = choices.temperature, choices.config.top_k, choices.config.top_p, choices.config.min_p
-    drawn = draw_tokens(logits, numbers, *options)
-    if drawn is None:
-        pytest.skip(compiled.why_unavailable())
+    drawn = draw_in_c(choices, logits, numbers)
+    tolerance = 1e-4 if temperature > 10 else 1e-5  # of tokens that are nearly as likely, the order may differ
     expected = choices.distribution(logits, NOTHING, 0)  # (n, V)
     for row, (token, number) in enumerate(zip(drawn, numbers, strict=True)):
         ids = expected[row].nonzero().flatten()
@@ -194,18 +212,34 @@ def test_the_c_code_draws_what_pytorch_draws(changes: dict[str, Any], v: int, te
             ids = ids[logits[row][ids].sort(descending=True, stable=True).indices]
         ends = expected[row][ids].double().cumsum(0)
         at = ids.tolist().index(token)
-        assert (ends[at - 1] if at else 0) - 1e-5 <= number <= ends[at] + 1e-5
-    again = [draw_tokens(logits[row : row + 1], [numbers[row]], *options) for row in range(n)]
-    assert again == [[token] for token in drawn]
+        assert (ends[at - 1] if at else 0) - tolerance <= number <= ends[at] + tolerance
+    assert [draw_in_c(choices, logits[row : row + 1], [numbers[row]])[0] for row in range(n)] == drawn
 
 
+@needs_c
+@pytest.mark.parametrize("temperature", [101.0, 1e45, 1e300])
+def test_the_highest_temperatures_are_left_to_pytorch(temperature: float) -> None:
+    logits = random_logits(1, 3, 100)
+    assert draw_tokens(logits, [0.1, 0.5, 0.9], temperature, None, 0.9, 0) is None
+    assert sampler(temperature=temperature, top_p=0.9).choose(logits, NOTHING, 0).shape == (3,)
+
+
+@needs_c
+@pytest.mark.parametrize("k", [50, 51])
+def test_min_p_does_not_change_what_top_p_counts_after_top_k(k: int) -> None:
+    weights = torch.tensor([1, 0.5, 0.2, *[0.09] * 47, 0.01])
+    choices = sampler(top_k=k, top_p=0.8, min_p=0.1)
+    assert (choices.distribution(weights.log()[None], NOTHING, 0)[0] > 0).nonzero().flatten().tolist() == [0, 1, 2]
+    assert draw_in_c(choices, weights.log().expand(2, 51), [0.87, 0.89]) == [1, 2]  # 1.5 / 1.7 is 0.88
+
+
+@needs_c
 @pytest.mark.parametrize("changes", TRUNCATIONS)
 @pytest.mark.parametrize("number", [0.0, 0.5, 1 - 2**-53])
 def test_the_c_code_never_draws_a_token_without_probability(changes: dict[str, Any], number: float) -> None:
     logits = torch.full((1, 100), -math.inf)
     logits[0, [10, 50, 90]] = torch.tensor([3e38, 3e38, -3e38])
-    drawn = draw_tokens(logits, [number], 1.0, changes.get("top_k"), changes.get("top_p", 1), changes.get("min_p", 0))
-    assert drawn in (None, [10 if number < 0.5 else 50])
+    assert draw_in_c(sampler(**changes), logits, [number]) == [10 if number < 0.5 else 50]
 
 
 def test_a_draw_depends_on_the_seed_the_sample_and_the_step_alone() -> None:

@@ -107,7 +107,9 @@ const sampling = (() => {
       const kept = Float32Array.from(ids, (id) => logits[id]);
       const mass = all ? ids.reduce((sum, id) => sum + all[id], 0) : 1;
       const count = countKept(kept, mass, settings, model);
-      if (count < ids.length || ids.length === logits.length) {
+      // If the last candidate ties with the last one of top-k, more tokens may tie, and top-p after it counts them all.
+      const tied = settings.topK && kept[ids.length - 1] === kept[Math.min(settings.topK, ids.length) - 1];
+      if ((count < ids.length && !tied) || ids.length === logits.length) {
         return { ids, probability: softmax(kept.subarray(0, count), model) };
       }
     }
