@@ -27,9 +27,9 @@ def draw_tokens(
     if library is None:
         return None
     rows, n = logits.shape
-    logits, selected = logits.contiguous(), torch.tensor(numbers, dtype=torch.float64, device="cpu")
-    tokens = torch.empty(rows, dtype=torch.int64, device="cpu")
+    logits = logits.contiguous()
+    selected, tokens = (ctypes.c_double * rows)(*numbers), (ctypes.c_int64 * rows)()
     settings = ctypes.byref(compiled.Truncation(temperature, top_p, min_p, top_k or 0))
-    threads = min(rows, torch.get_num_threads())
-    library.minigpt_draw(tokens.data_ptr(), logits.data_ptr(), selected.data_ptr(), rows, n, settings, max(1, threads))
-    return None if (tokens < 0).any() else tokens
+    threads = max(1, min(rows, torch.get_num_threads()))
+    library.minigpt_draw(tokens, logits.data_ptr(), selected, rows, n, settings, threads)
+    return None if -1 in tokens else torch.tensor(tokens[:], device="cpu")
