@@ -32,7 +32,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 # How many of the most likely tokens a truncation looks at first. torch's topk is several times slower beyond V / 64,
 # and top-p rarely keeps more.
 _FIRST_K = 640
-_COLDEST = 1e-30  # a temperature; much smaller numbers are 0 in float32
+_COLDEST, _HOTTEST = 1e-30, 1e30  # temperatures; much smaller and larger numbers are 0 and infinite in float32
 _MAX_DIGITS = 18  # of a token's id in an option; torch's integers hold them
 
 NO_TOKEN_LEFT = (
@@ -75,7 +75,7 @@ class Sampler:
             None if tokenizer is None else TextConstraint(tokenizer, allow_invalid_utf8=config.allow_invalid_utf8)
         )
         self.needs_history = any(getattr(processor, "needs_history", True) for processor in self.processors)
-        self.temperature = max(config.temperature, _COLDEST)
+        self.temperature = min(max(config.temperature, _COLDEST), _HOTTEST)
         self.truncations = _truncations(config)
         self.typical_p = TypicalP(config.typical_p) if config.typical_p < 1 else None
 
@@ -149,7 +149,7 @@ class Sampler:
             index = draw(probability, [numbers[row] for row in rows])  # (R,)
             for row, token in zip(rows, ids.gather(1, index[:, None]).squeeze(1).tolist(), strict=True):
                 tokens[row] = token
-        return torch.tensor(tokens, device=logits.device)
+        return torch.tensor(tokens, dtype=torch.int64, device=logits.device)
 
     @property
     def rule(self) -> tuple[object, ...]:
@@ -193,9 +193,12 @@ class Sampler:
     def _truncate(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """The k largest of logits (B, V), with those that the truncations drop at -inf, and their ids: (B, K) each.
 
+        Of equal logits, the one with the lower id is first.
         The third value says which rows are complete, (B,) bool: no token is missing that the truncations keep.
         """
-        kept, ids = logits.topk(k, dim=-1)  # (B, K), (B, K)
+        ids = logits.topk(k, dim=-1).indices.sort(dim=-1).values  # (B, K); topk has no order of equal logits
+        kept, order = logits.gather(1, ids).sort(dim=-1, descending=True, stable=True)  # (B, K), (B, K)
+        ids = ids.gather(1, order)
         mass: float | Tensor = 1.0  # after top-k, the tokens that are left hold all of the probability
         if isinstance(self.truncations[0], TopP):
             mass = logits.softmax(dim=-1).gather(1, ids).sum(dim=-1, keepdim=True)  # (B, 1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from minigpt.native import compiled
 
-# A higher temperature would make the weights of logits equal in float32 that differ by more than 1e-5.
+# At higher temperatures, logits that differ by more than 5e-5 could have equal weights in float32.
 _HOTTEST = 100.0
 
 
@@ -27,9 +27,10 @@ def draw_tokens(
     if library is None:
         return None
     rows, n = logits.shape
+    assert len(numbers) == rows
     logits = logits.contiguous()
     selected, tokens = (ctypes.c_double * rows)(*numbers), (ctypes.c_int64 * rows)()
     settings = ctypes.byref(compiled.Truncation(temperature, top_p, min_p, top_k or 0))
-    threads = max(1, min(rows, torch.get_num_threads()))
+    threads = torch.get_num_threads() if rows > 1 else 1  # as elsewhere, so that OpenMP keeps its threads
     library.minigpt_draw(tokens, logits.data_ptr(), selected, rows, n, settings, threads)
-    return None if -1 in tokens else torch.tensor(tokens[:], device="cpu")
+    return None if -1 in tokens else torch.tensor(tokens[:], dtype=torch.int64, device="cpu")

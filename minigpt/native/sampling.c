@@ -31,8 +31,8 @@ static inline uint32_t bits_of(float x) {
     return bits;
 }
 
-/* weights = e^((logits - their largest) * inverse), `inverse` that of the temperature; returns their sum. It is NaN if a logit is NaN, or the largest is
- * infinite. There is room for n numbers, rounded up to a multiple of STEP. */
+/* weights = e^((logits - their largest) * inverse), with the inverse temperature; returns their sum. It is NaN if a logit is
+ * NaN, or the largest is infinite. There is room for n numbers, rounded up to a multiple of STEP. */
 static double exponentials(float *weights, const float *logits, int64_t n, float inverse) {
     int64_t whole = n / WIDTH * WIDTH;
     floats_plain maxima = broadcast_plain(-INFINITY), invalid = {0};

@@ -219,9 +219,10 @@ def test_the_c_code_draws_what_pytorch_draws(changes: dict[str, Any], v: int, te
 @needs_c
 @pytest.mark.parametrize("temperature", [101.0, 1e45, 1e300])
 def test_the_highest_temperatures_are_left_to_pytorch(temperature: float) -> None:
-    logits = random_logits(1, 3, 100)
-    assert draw_tokens(logits, [0.1, 0.5, 0.9], temperature, None, 0.9, 0) is None
-    assert sampler(temperature=temperature, top_p=0.9).choose(logits, NOTHING, 0).shape == (3,)
+    logits = random_logits(1, 50, 4)
+    logits[:, 1] = -math.inf
+    assert draw_tokens(logits, [0.5] * 50, temperature, None, 0.9, 0) is None
+    assert sampler(temperature=temperature).choose(logits, NOTHING, 0).unique().tolist() == [0, 2, 3]
 
 
 @needs_c
@@ -231,6 +232,15 @@ def test_min_p_does_not_change_what_top_p_counts_after_top_k(k: int) -> None:
     choices = sampler(top_k=k, top_p=0.8, min_p=0.1)
     assert (choices.distribution(weights.log()[None], NOTHING, 0)[0] > 0).nonzero().flatten().tolist() == [0, 1, 2]
     assert draw_in_c(choices, weights.log().expand(2, 51), [0.87, 0.89]) == [1, 2]  # 1.5 / 1.7 is 0.88
+
+
+@needs_c
+@pytest.mark.parametrize("changes", [{"top_k": 40}, {"top_p": 0.95}, {"min_p": 0.02}])
+def test_of_equal_logits_both_draw_the_same_token(changes: dict[str, Any]) -> None:
+    logits, numbers = random_logits(3, 100, 2000).round(), [(i + 0.5) / 100 for i in range(100)]
+    choices = sampler(**changes)
+    expected = choices._draw_with_pytorch(logits, logits, numbers)
+    assert int((expected == torch.tensor(draw_in_c(choices, logits, numbers))).sum()) >= 99
 
 
 @needs_c

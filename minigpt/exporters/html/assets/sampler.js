@@ -108,7 +108,8 @@ const sampling = (() => {
       const mass = all ? ids.reduce((sum, id) => sum + all[id], 0) : 1;
       const count = countKept(kept, mass, settings, model);
       // If the last candidate ties with the last one of top-k, more tokens may tie, and top-p after it counts them all.
-      const tied = settings.topK && kept[ids.length - 1] === kept[Math.min(settings.topK, ids.length) - 1];
+      const last = kept[ids.length - 1];
+      const tied = settings.topK && last > -Infinity && last === kept[Math.min(settings.topK, ids.length) - 1];
       if ((count < ids.length && !tied) || ids.length === logits.length) {
         return { ids, probability: softmax(kept.subarray(0, count), model) };
       }
@@ -147,7 +148,7 @@ const sampling = (() => {
     const best = argmax(scores);
     if (!Number.isFinite(scores[best])) throw new Error("the model's logits are not finite");
     if (settings.temperature === 0) return best;
-    const highest = scores[best], temperature = Math.fround(Math.max(settings.temperature, 1e-30));
+    const highest = scores[best], temperature = Math.fround(Math.min(Math.max(settings.temperature, 1e-30), 1e30));
     for (let id = 0; id < scores.length; id++) scores[id] = Math.fround(scores[id] - highest) / temperature;
     const { ids, probability } = candidates(scores, settings, model);
     const index = draw(probability, uniform(settings.seed, 0, step));
