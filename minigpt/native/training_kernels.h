@@ -182,7 +182,7 @@ static inline __attribute__((always_inline)) void NAME(cross_entropy_of)(
     if (teacher) {
         NAME(exponentials)(soft, teacher, n, n, 1, &largest_of_teacher, &total_of_teacher, dtype);
         for (int64_t i = 0; i < n; i += LANES)
-            for (int p = 0; p < PARTS; p++)
+            for (int p = 0; p < PARTS && i + p * WIDTH < n; p++) /* `exponentials` writes only as many steps as n needs */
                 products[p] += NAME(load)(soft + i + p * WIDTH) * NAME(read)(logits, i + p * WIDTH, n, dtype);
         share = weight / total_of_teacher;
         *loss -= share * NAME(total)(products);

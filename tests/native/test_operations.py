@@ -32,6 +32,14 @@ ROUNDING = {  # of a result that is rounded once; the terms here are about 1
 }
 
 
+@pytest.fixture(autouse=True)
+def uninitialized_memory_is_nan() -> Iterator[None]:
+    """So that a number that is read before it was written shows in the results."""
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills what `torch.empty` returns
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.fixture(params=SETS, autouse=True)
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     library = compiled.library()
