@@ -7,22 +7,15 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from minigpt.config import SamplingConfig, parse_logit_bias
+from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
+from minigpt.generation.configured_processors import CheckedProcessor, configured_processors, configured_truncations
 from minigpt.generation.constraint import TextConstraint, TextState
 from minigpt.generation.logits_processors import (
-    BadWords,
     BanTokens,
-    FrequencyPenalty,
-    LogitBias,
     LogitsProcessor,
-    MinNewTokens,
-    MinP,
-    NoRepeatNGram,
-    RepetitionPenalty,
     TopK,
     TopP,
-    Truncation,
     TypicalP,
 )
 from minigpt.native.drawing import draw_tokens
@@ -33,7 +26,6 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 # and top-p rarely keeps more.
 _FIRST_K = 640
 _COLDEST, _HOTTEST = 1e-30, 1e30  # temperatures; much smaller and larger numbers are 0 and infinite in float32
-_MAX_DIGITS = 18  # of a token's id in an option; torch's integers hold them
 
 NO_TOKEN_LEFT = (
     "no token is left to choose: bad_words, no_repeat_ngram_size, min_new_tokens or a logits processor bans them all"
@@ -68,7 +60,7 @@ class Sampler:
     ) -> None:
         self.config = config
         self.seed = secrets.randbits(32) if config.seed is None else config.seed
-        self.processors = [*_processors(config, tokenizer), *map(_CheckedProcessor, processors)]
+        self.processors = [*configured_processors(config, tokenizer), *map(CheckedProcessor, processors)]
         if tokenizer is not None and tokenizer.unused_ids:
             self.processors.append(BanTokens(tokenizer.unused_ids))
         self.constraint = (
@@ -76,7 +68,7 @@ class Sampler:
         )
         self.needs_history = any(getattr(processor, "needs_history", True) for processor in self.processors)
         self.temperature = min(max(config.temperature, _COLDEST), _HOTTEST)
-        self.truncations = _truncations(config)
+        self.truncations = configured_truncations(config)
         self.typical_p = TypicalP(config.typical_p) if config.typical_p < 1 else None
 
     def process(self, logits: Tensor, history: Tensor, n_new: int, states: Sequence[TextState] | None = None) -> Tensor:
@@ -216,68 +208,6 @@ class Sampler:
         return kept.softmax(dim=-1)
 
 
-class _CheckedProcessor:
-    """A caller's processor: it gets its own copy of the logits, and its result is checked."""
-
-    def __init__(self, processor: LogitsProcessor) -> None:
-        self.processor = processor
-        self.needs_history = getattr(processor, "needs_history", True)
-
-    def __call__(self, logits: Tensor, history: Tensor, n_new: int) -> Tensor:
-        result = self.processor(logits.clone(), history, n_new)
-        name = getattr(self.processor, "__name__", type(self.processor).__name__)
-        if not isinstance(result, Tensor) or result.shape != logits.shape:
-            given = f"a tensor of shape {tuple(result.shape)}" if isinstance(result, Tensor) else repr(result)
-            raise ConfigError(f"logits processor {name} must return logits of shape {tuple(logits.shape)}, not {given}")
-        if result.isnan().any() and not logits.isnan().any():  # NaN from the model is reported as such later
-            raise ConfigError(f"logits processor {name} must not return NaN; use -inf to forbid a token")
-        return result.float()
-
-
-def _processors(config: SamplingConfig, tokenizer: Tokenizer | None) -> Iterator[LogitsProcessor]:
-    """The penalties and bans of a config, in transformers' order."""
-    if config.logit_bias:
-        yield LogitBias([_token_bias(entry, tokenizer) for entry in config.logit_bias])
-    if config.repetition_penalty != 1:
-        yield RepetitionPenalty(config.repetition_penalty)
-    if config.frequency_penalty != 0 or config.presence_penalty != 0:
-        yield FrequencyPenalty(config.frequency_penalty, config.presence_penalty)
-    if config.no_repeat_ngram_size > 0:
-        yield NoRepeatNGram(config.no_repeat_ngram_size)
-    if config.bad_words:
-        if tokenizer is None:
-            raise ConfigError(f"bad_words ({', '.join(map(repr, config.bad_words))}) need a tokenizer")
-        yield BadWords([ids for text in config.bad_words for ids in _spellings(text, tokenizer)])
-    if config.min_new_tokens > 0:
-        if tokenizer is None:
-            raise ConfigError(f"min_new_tokens ({config.min_new_tokens}) needs a tokenizer")
-        yield MinNewTokens(config.min_new_tokens, tokenizer.end_ids)
-
-
-def _spellings(text: str, tokenizer: Tokenizer) -> list[list[int]]:
-    """The tokens of a bad word, without and with a space before it.
-
-    Raises: ConfigError for a text without tokens, such as a space that the tokenizer drops.
-    """
-    spellings = [tokenizer.encode(space + text) for space in ("", " ")]
-    if not all(spellings):
-        raise ConfigError(
-            f"bad_words ({text!r}) must contain a token, but this model's tokenizer finds none in it; give another text"
-        )
-    return spellings
-
-
-def _truncations(config: SamplingConfig) -> list[Truncation]:
-    truncations: list[Truncation] = []
-    if config.top_k is not None:
-        truncations.append(TopK(config.top_k))
-    if config.top_p < 1:
-        truncations.append(TopP(config.top_p))
-    if config.min_p > 0:
-        truncations.append(MinP(config.min_p))
-    return truncations
-
-
 def uniform(seed: int, sample: int, step: int) -> float:
     """The number in [0, 1) with which a sample's token is drawn: a pure function, the same in any order of work."""
     return (mix_seed(seed, sample, step) >> 10) * 2.0**-53
@@ -324,29 +254,3 @@ def check_finite(logits: Tensor) -> None:
                 f"the model's logits must be finite, but the largest of row {row} is {value}; its weights are damaged, "
                 "or too large for their dtype"
             )
-
-
-def _token_bias(entry: str, tokenizer: Tokenizer | None) -> tuple[int, float]:
-    """The token id and the number of one `logit_bias`: `#318=2.5` is an id, others are the exact text of one token.
-
-    Raises: ConfigError for a text of several tokens or of none, or without a tokenizer, and for an id that the
-    tokenizer does not have.
-    """
-    token, bias = parse_logit_bias(entry)
-    if token.startswith("#") and token[1:].isdecimal():
-        if len(token) > _MAX_DIGITS:
-            raise ConfigError(f"logit_bias ({entry!r}) must name the id of a token, which has fewer digits")
-        if tokenizer is not None and int(token[1:]) >= tokenizer.vocab_size:
-            raise ConfigError(f"logit_bias of {token} must be for an id from 0 to {tokenizer.vocab_size - 1}")
-        return int(token[1:]), bias
-    if tokenizer is None:
-        raise ConfigError(f"logit_bias ({entry!r}) needs a tokenizer, or an id such as '#318=2.5'")
-    ids = tokenizer.encode(token)
-    if not ids:
-        raise ConfigError(
-            f"logit_bias ({entry!r}) must name one token, but this model's tokenizer finds none in {token!r}"
-        )
-    if len(ids) > 1:
-        pieces = ", ".join(f"{tokenizer.decode([piece])!r} (#{piece})" for piece in ids)
-        raise ConfigError(f"logit_bias ({entry!r}) must name one token, but {token!r} is {len(ids)}: {pieces}")
-    return ids[0], bias
