@@ -105,6 +105,27 @@ def ignoring_sigusr1() -> Iterator[None]:
 
 
 @contextmanager
+def exiting_on_stops() -> Iterator[None]:
+    """Makes SIGTERM and SIGHUP raise SystemExit, so that temporary files are removed, as they are after Ctrl-C.
+
+    By default they end the process at once. The exit code is the same.
+    """
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = [number for number in STOPS if signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            if signal.getsignal(number) is leave:
+                signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
 def signals_as_requests(control: "Control", on_stop: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
     """Turns the first Ctrl-C, SIGTERM or SIGHUP into a request to stop, and SIGUSR1 into a request to save.
 

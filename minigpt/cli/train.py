@@ -12,7 +12,7 @@ from minigpt.cli.joined_world import continues, joined_world, share_job, train_w
 from minigpt.cli.launch import check_count
 from minigpt.cli.options import CheckpointsOption, names_of, settings_options
 from minigpt.cli.render.terminal import note, write
-from minigpt.cli.signals import ignoring_sigusr1, signals_as_requests
+from minigpt.cli.signals import exiting_on_stops, ignoring_sigusr1, signals_as_requests
 from minigpt.cli.train_end import discard_run, print_how_to_resume, print_next_steps, print_result
 from minigpt.cli.watch import Watch
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
@@ -149,11 +149,12 @@ def train(
         allow_change=allow_change,
     )
     check_loggers(log or [])
-    if prepare_only:
-        _prepare(request, alone=not (plan or resume))
-        return
-    if plan:
-        _plan(request, resume=resume)
+    if prepare_only or plan:
+        with exiting_on_stops():
+            if prepare_only:
+                _prepare(request, alone=not (plan or resume))
+            else:
+                _plan(request, resume=resume)
         return
     with ignoring_sigusr1(), joined_world(request, resume=resume) as world, ExitStack() as stack:
         if not world.is_main:
@@ -163,6 +164,8 @@ def train(
         from minigpt.cli.render.preparation import PreparationDisplay
         from minigpt.jobs.start_run import prepare
 
+        if world.size == 1:
+            stack.enter_context(exiting_on_stops())
         page = stack.enter_context(Watch(watch_port)) if watch or watch_port is not None else None
         out = console()
         with PreparationDisplay(out) as display:

@@ -95,7 +95,7 @@ def evaluate(
     A window of `context` tokens (default: the model's context length) advances by `stride` tokens (default: the whole
     context). It scores the tokens that no earlier window has scored. So every token after the first window has at
     least context - stride tokens before it. `max_tokens` evaluates only evenly spaced windows, always the same ones,
-    that read about that many tokens. Only tokens that are `scored`, (N,) bool, count; the others are only read.
+    that score about that many tokens. Only tokens that are `scored`, (N,) bool, count; the others are only read.
     `token_lengths` (V,) are the bytes of each token, for bits per byte. `batch_size` windows are evaluated together; it
     affects only the speed. The processes of a `world` divide the windows, and all return the same result.
 
@@ -215,7 +215,7 @@ def sliding_windows(
 def _window_numbers(
     n_targets: int, context: int, stride: int, max_tokens: int | None, scored: np.ndarray | None
 ) -> Sequence[int]:
-    """The numbers of the windows: all of them, or as many as read about `max_tokens`, evenly spaced.
+    """The numbers of the windows: all of them, or as many as score about `max_tokens`, evenly spaced.
 
     The latter are those that have a scored token, if any has one.
     """

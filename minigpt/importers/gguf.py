@@ -24,6 +24,7 @@ _BFLOAT16_STEP = 2**-8
 # llama.cpp's names for pre-tokenizers that split texts with GPT-2's pattern.
 _PRE_TOKENIZERS = ("gpt-2", "mpt", "olmo", "jais", "phi-2")
 _UNKNOWN_PRE_TOKENIZERS = (None, "default")
+_ROLES = {"bos_token": "bos", "unk_token": "unknown", "pad_token": "padding"}  # as tokenizer.ggml.bos_token_id
 _NORMAL, _USER_DEFINED, _UNUSED = 1, 4, 5  # token types; all others are special
 _MODULES = {
     "token_embedding": "token_embd",
@@ -188,12 +189,13 @@ def _quantization_notes(file: GgufFile, tensors: dict[str, FileTensor]) -> list[
 
 
 class _Tokens(NamedTuple):
-    """The tokens of a vocabulary with their ids, by token type, and the token that ends a text."""
+    """The tokens of a vocabulary with their ids, by token type; the token that ends a text, those of other roles."""
 
     normal: dict[str, int]
     special: dict[str, int]
     added: dict[str, int]
     end_of_text: str
+    roles: dict[str, str]
 
 
 def _read_tokenizer(file: GgufFile, notes: list[str]) -> Tokenizer:
@@ -225,8 +227,9 @@ def _read_tokenizer(file: GgufFile, notes: list[str]) -> Tokenizer:
     # llama.cpp requires merges, so a tokenizer of bytes has one merge of special tokens, which never applies.
     merges = [merge for merge in merges if not all(part in tokens.special for part in merge.split(" "))]
     return Tokenizer.from_vocabulary(
-        tokens.normal, merges, special=tokens.special, end_of_text=tokens.end_of_text, added=tokens.added
-    )
+        tokens.normal, merges, special=tokens.special, end_of_text=tokens.end_of_text, added=tokens.added,
+        roles=tokens.roles,
+    )  # fmt: skip
 
 
 def _read_tokens(file: GgufFile) -> _Tokens:
@@ -249,7 +252,7 @@ def _read_tokens(file: GgufFile) -> _Tokens:
         raise CheckpointError(
             f"tokenizer.ggml.eos_token_id ({end!r}) in {file.path} must be the id of one of its {len(tokens)} tokens"
         )
-    found = _Tokens({}, {tokens[end]: end}, {}, tokens[end])
+    found = _Tokens({}, {tokens[end]: end}, {}, tokens[end], {})
     for id, token in enumerate(tokens):
         kind = _NORMAL if types is None else types[id]
         if kind == _UNUSED:
@@ -257,6 +260,11 @@ def _read_tokens(file: GgufFile) -> _Tokens:
         group = found.normal if kind == _NORMAL else found.added if kind == _USER_DEFINED else found.special
         if group.setdefault(token, id) != id:
             raise CheckpointError(f"{file.path} has the token {token!r} twice, as {group[token]} and {id}")
+    names = {id: name for name, id in found.special.items()}
+    for role, key in _ROLES.items():
+        named = values.get(f"tokenizer.ggml.{key}_token_id")
+        if type(named) is int and named in names and named != end:
+            found.roles[role] = names[named]
     return found
 
 
@@ -265,4 +273,6 @@ def _character_tokenizer(file: GgufFile, tokens: _Tokens) -> Tokenizer:
     if not all(re.fullmatch(r"(\\x[0-9a-f]{2})+", token) for token in tokens.normal):
         raise CheckpointError(f"tokenizer.ggml.model ('rwkv') in {file.path} must be one that minigpt wrote")
     ids = {bytes.fromhex(token.replace(r"\x", "")): id for token, id in tokens.normal.items()}
-    return Tokenizer(Vocabulary(ids, (), tokens.special, tokens.end_of_text, by_character=True))
+    return Tokenizer(
+        Vocabulary(ids, (), tokens.special, tokens.end_of_text, tokens.added, by_character=True, roles=tokens.roles)
+    )

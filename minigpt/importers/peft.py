@@ -7,7 +7,7 @@ import contextlib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,8 @@ _CHARACTERS = r"(?:[\w.-]|\\[.dDwW-]|\[\^?[\w.\\-]+\])(?:(?:[*+?]|\{\d{1,2}(?:,\
 _GROUP = rf"\((?:\?:)?(?:{_CHARACTERS}|\|)*\)"
 _PATTERN = re.compile(rf"\^?(?:{_CHARACTERS}|\||{_GROUP})*\$?")
 _CHOICES = 12  # bits of choice in a pattern at most: matching may take time that is exponential in them
+_ALL_CHOICES = 1 << 13  # of all patterns together: each is matched with each layer
+_LONGEST_LIST = 500  # entries; a pattern for each layer of GPT-2 XL would be 192
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,12 @@ def read_adapter(directory: Path) -> Adapter:
         else:
             replaced[_replaced_name(name, options, directory)] = tensor.float()
     _drop_head(replaced, directory)
-    layers = {name: _layer(name, given, options, directory) for name, given in parts.items()}
+    ranks = _Patterns(options.get("rank_pattern"), options.get("r", 8))
+    alphas = _Patterns(options.get("alpha_pattern"), options.get("lora_alpha", 8))
+    layers = {
+        name: _layer(name, given, int(ranks.of(name)), alphas.of(name), options, directory)
+        for name, given in parts.items()
+    }
     if not layers:
         raise CheckpointError(f"{directory} has an adapter without tensors; copy it again")
     base = options.get("base_model_name_or_path") or None
@@ -187,19 +194,33 @@ def _check_options(options: Mapping[str, Any], path: Path) -> None:
     saved = options.get("modules_to_save") or []
     if not isinstance(saved, list) or not all(isinstance(each, str) for each in saved):
         raise CheckpointError(f"modules_to_save ({quoted(saved)}) in {path} must be a list of names")
+    _check_length("modules_to_save", saved, path)
     for name in ("rank_pattern", "alpha_pattern"):
-        for pattern, value in mapping(options.get(name) or {}, f"{name} in {path}").items():
+        patterns = mapping(options.get(name) or {}, f"{name} in {path}")
+        _check_length(name, patterns, path)
+        choices = 0.0
+        for pattern, value in patterns.items():
             if not is_number(value):
                 raise CheckpointError(f"{name} of {quoted(pattern)} in {path} is {quoted(value)}, not a number")
             if name == "rank_pattern" and not is_integer(value, 1):
                 raise CheckpointError(
                     f"{name} of {quoted(pattern)} in {path} is {quoted(value)}, not a whole number of at least 1"
                 )
-            _check_pattern(pattern, name, path)
+            choices += 2 ** _check_pattern(pattern, name, path)
+        if choices > _ALL_CHOICES:
+            raise CheckpointError(f"{name} in {path}: its regular expressions together are not supported")
 
 
-def _check_pattern(pattern: str, name: str, path: Path) -> None:
-    """Raises CheckpointError for a regular expression that is not valid, or whose matching could take very long."""
+def _check_length(name: str, entries: Sized, path: Path) -> None:
+    if len(entries) > _LONGEST_LIST:
+        raise CheckpointError(f"{name} in {path} has {len(entries):,} entries; the maximum is {_LONGEST_LIST}")
+
+
+def _check_pattern(pattern: str, name: str, path: Path) -> float:
+    """The bits of choice in a regular expression, on which depends how long its matching can take.
+
+    Raises: CheckpointError for one that is not valid, or whose matching could take very long.
+    """
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
@@ -208,17 +229,25 @@ def _check_pattern(pattern: str, name: str, path: Path) -> None:
     choices = 3 * len(re.findall(r"(?<!\()[*+?{]", pattern)) + sum(map(math.log2, alternatives))
     if not _PATTERN.fullmatch(pattern) or choices > _CHOICES:
         raise CheckpointError(f"{name} in {path}: the regular expression {quoted(pattern)} is not supported")
+    return choices
 
 
-def _pattern_value(patterns: Mapping[str, float] | None, layer: str, default: float) -> float:
-    """The value of the first pattern that matches the end of the layer's name, as peft chooses it."""
-    for pattern, value in (patterns or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", f"transformer.{layer}"):
-            return value
-    return default
+class _Patterns:
+    """A rank_pattern or alpha_pattern: regular expressions for the end of a layer's name, with a value for each."""
+
+    def __init__(self, patterns: Mapping[str, float] | None, default: float) -> None:
+        self._values = [(re.compile(rf"(.*\.)?({pattern})$"), value) for pattern, value in (patterns or {}).items()]
+        self._default = default
+
+    def of(self, layer: str) -> float:
+        """The value of the first pattern that matches, as peft chooses it."""
+        name = f"transformer.{layer}"
+        return next((value for pattern, value in self._values if pattern.match(name)), self._default)
 
 
-def _layer(name: str, given: Mapping[str, Tensor], options: Mapping[str, Any], directory: Path) -> AdapterLayer:
+def _layer(
+    name: str, given: Mapping[str, Tensor], rank: int, alpha: float, options: Mapping[str, Any], directory: Path
+) -> AdapterLayer:
     """The adapter of one layer, with its scale.
 
     Raises: CheckpointError if a part is missing or has the wrong shape.
@@ -228,13 +257,11 @@ def _layer(name: str, given: Mapping[str, Tensor], options: Mapping[str, Any], d
             raise CheckpointError(f"{directory} has no matrix {stored} for {name!r}; copy it again")
     if options.get("use_dora") and "magnitude" not in given:
         raise CheckpointError(f"{directory} has no lora_magnitude_vector for {name!r}; copy it again")
-    rank = int(_pattern_value(options.get("rank_pattern"), name, options.get("r", 8)))
     if not given["a"].shape[0] == given["b"].shape[1] == rank:
         raise CheckpointError(
             f"{directory} has matrices of rank {given['a'].shape[0]} and {given['b'].shape[1]} for {name!r}, but its "
             f"{ADAPTER_CONFIG} says {rank}"
         )
-    alpha = _pattern_value(options.get("alpha_pattern"), name, options.get("lora_alpha", 8))
     scale = alpha / (math.sqrt(rank) if options.get("use_rslora") else rank)
     return AdapterLayer(
         given["a"], given["b"], alpha, scale, given.get("magnitude") if options.get("use_dora") else None
@@ -261,13 +288,15 @@ def find_base(directory: Path, name: str | None, checkpoints: Path | None = None
     """The path of the base model that an adapter names: as given, in the folder of the adapter's, or in `checkpoints`.
 
     It is also looked for by the name or path in the record of the run that trained the adapter: a model that was
-    imported from the hub may have another name here.
+    imported from the hub may have another name here. A name without a folder is looked for in the working folder last,
+    as with --model.
     Raises: CheckpointError if it is not here; the message says how to get it.
     """
     if name is None:
         raise CheckpointError(f"{directory} does not name its base model; give it: --model BASE --adapter {directory}")
     folders = [directory.resolve().parent, *([] if checkpoints is None else [checkpoints])]
-    candidates = [Path(name)]
+    is_bare = last_part(name) == name  # such as "gpt2", which in the working folder may be something else
+    candidates = [] if is_bare else [Path(name)]
     for each in (_recorded_base(directory), name):
         if each is not None:
             candidates += [*(folder / last_part(each) for folder in folders), Path(each)]

@@ -4,7 +4,7 @@
 |-------------------------------------------------|----------------------------------------------------------|
 | shape, tokenizer, model to fine-tune, its adapter, whether there is a teacher | never                        |
 | text, and how the model learns from it          | with --allow-change; recorded in training.json           |
-| length, evaluation, saving, machine but dtype   | freely                                                   |
+| length, evaluation but eval_tokens, saving, machine but dtype | freely                                     |
 
 The kind of a setting follows from its heading in the help; the exceptions are named here.
 """
@@ -20,7 +20,7 @@ from minigpt.storage.run_record import TEXT, Change, Resumable, RunRecord
 _FREE_GROUPS = {"Length", "Evaluation and saving", "Machine"}
 _NEVER = {"Model", "Fine-tuning"}
 _NEVER_TOO = {"distill"}  # whatever their heading
-_NOT_FREE = {"seed", "dtype", "dropout"}  # whatever their heading
+_NOT_FREE = {"seed", "dtype", "dropout", "eval_tokens"}  # whatever their heading
 _FREE_WITHOUT_DROPOUT = {"micro_batch_size"}  # the gradient is the same, but each micro-batch has its own dropout mask
 _GROUPS = {
     name: field.metadata["group"]

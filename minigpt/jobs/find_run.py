@@ -43,14 +43,16 @@ def find_run(request: Request, *, restarted: bool = False) -> Path | None:
 def _run_of_texts(request: Request, *, restarted: bool = False) -> Path | None:
     """The newest run of these texts with these options and this length, else with these options, else with any.
 
-    Runs of a text have numbered names. None if the texts have no run or have moved; for a command that was `restarted`,
-    also if no run has exactly these options and this length.
+    A command that was `restarted` began a run with its default name, which may have a number; so did one that read a
+    pipe, and all pipes have the same source. None if the texts have no run or have moved; for a command that was
+    `restarted`, also if no run has exactly these options and this length.
     """
+    any_name = not restarted and "-" not in request.sources
     asked = RunOptions.of(request.asked).to_dict()
     length = {name: value for name, value in request.options.to_dict().items() if name in LENGTH}
     of_texts, same_options, same_length = [], [], []
     for folder in runs_in(request.checkpoints):
-        if not re.fullmatch(re.escape(request.run_name) + r"(-\d+)?", folder.name):
+        if not any_name and not re.fullmatch(re.escape(request.run_name) + r"(-\d+)?", folder.name):
             continue
         try:
             record = read_record(folder)

@@ -52,12 +52,24 @@ def weights_without_state(run: Run) -> int | None:
     return int(step) or None
 
 
+def has_ended(run: Run) -> bool:
+    """Whether the run has a result, and no older state: if its last state could not be saved, an earlier one goes on.
+
+    Raises: CheckpointError if the state is damaged.
+    """
+    result = run.record.result
+    if result is None:
+        return False
+    state = last_state(run)
+    return state is None or result.step is None or state.step >= result.step
+
+
 def has_unfinished_teacher(run: Run) -> bool:
     """Whether the run is distilled and its teacher has not ended yet."""
     training = run.record.training
     if training is None or training.distill != "on":
         return False
-    return not exists(run.teacher_path / TRAINING) or Run.open(run.teacher_path).record.result is None
+    return not exists(run.teacher_path / TRAINING) or not has_ended(Run.open(run.teacher_path))
 
 
 def teacher_step(run: Run) -> int | None:
@@ -153,6 +165,10 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
     step = state.step if state else 0
     changes = [replace(change, step=step) for change in changes]
     of_teacher = teacher_step(run)
+    if state is not None:
+        _refuse_finished(run, state, budget)
+    if any(getattr(config, name) != getattr(begun.training, name) for name in LENGTH):
+        _refuse_spent(run, state or _after_teacher(run), budget)
     if state is None and of_teacher is not None:
         yield Notice(0, f"resuming {directory} from step {of_teacher:,} of its teacher")
     elif state is None and config.distill == "on" and not has_unfinished_teacher(run):
@@ -160,7 +176,6 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
     elif state is None:
         yield Notice(0, f"{directory} was stopped before its first save, so it starts from the beginning")
     else:
-        _refuse_finished(run, state, budget)
         yield Notice(step, f"resuming {directory} from step {step:,}")
     for change in changes:
         yield Notice(step, describe(change))
@@ -274,6 +289,25 @@ def _refuse_finished(run: Run, progress: Progress, budget: Budget) -> None:
             f"{run.directory} stopped early at step {progress.step}, after "
             f"{progress.evaluation.without_improvement} evaluations without improvement; continue with --patience 0"
         )
+
+
+def _refuse_spent(run: Run, progress: Progress, budget: Budget) -> None:
+    """Raises ConfigError if a new length is used up already, so that the run would end without a cool-down."""
+    if budget.is_spent(progress):
+        config = budget.config
+        name = next(name for name in ("minutes", "epochs", "steps") if getattr(config, name) is not None)
+        raise ConfigError(
+            f"{name} ({getattr(config, name)}) counts from the start of {run.directory}, which has taken "
+            f"{progress.step} steps in {progress.seconds / 60:.1f} minutes; give a longer --{name}"
+        )
+
+
+def _after_teacher(run: Run) -> Progress:
+    """The progress of a run before its first save: its teacher, if it has one, has taken time."""
+    result = None
+    if exists(run.teacher_path / TRAINING):
+        result = Run.open(run.teacher_path).record.result
+    return Progress.start((result and result.seconds) or 0.0, 0.0)
 
 
 def _read_corpus(

@@ -7,7 +7,7 @@ import torch
 from minigpt.config import TrainConfig
 from minigpt.errors import CheckpointError
 from minigpt.jobs.job import Job
-from minigpt.jobs.resume import load_weights
+from minigpt.jobs.resume import has_ended, load_weights
 from minigpt.model.gpt import GPT
 from minigpt.planning.distillation import teacher_settings
 from minigpt.storage.checkpoint import TRAINING, save_checkpoint
@@ -43,11 +43,10 @@ def open_teacher(job: Job) -> Teacher:
     if exists(path / TRAINING):
         run = Run.open(path)
         model, _ = load_weights(run)
-        if is_trained := run.record.result is not None:
+        if is_trained := has_ended(run):
             run.remove_states()
         else:
-            if run.record.training != config:  # the length was changed
-                run.revise(training=config)
+            run.revise(training=config, result=None)  # the length may have changed
             if model.config.dropout != job.model.config.dropout:
                 model = GPT.from_tensors(model.config.replace(dropout=job.model.config.dropout), model.state_dict())
         return Teacher(model, run, config, resume=True, is_trained=is_trained)

@@ -109,13 +109,13 @@ def generation_options(
         raise invalid(f"best_of ({best_of}) must be n ({n}) with stream: the best is only known at the end", "best_of")
     if given.get("stream_options") and not given.get("stream"):
         raise invalid("stream_options needs stream", "stream_options")
-    _check_amount(prompts, best_of, max_tokens, config, echo=bool(given.get("echo")))
+    _check_amount(prompts, best_of, max_tokens, config, echo=bool(given.get("echo")), logprobs=given.get("logprobs"))
     least = given.get("min_new_tokens", 0)
     if least > max(1, max_tokens):
         raise invalid(f"min_new_tokens ({least}) must be at most max_tokens ({max_tokens})", "min_new_tokens")
     sampling = _sampling(given, model, samples=best_of, max_new_tokens=max(1, max_tokens))
     if "context" not in given or (given.get("echo") and "logprobs" in given):
-        _check_context(prompts, max_tokens, model)
+        _check_context(prompts, max_tokens, model, may_slide="context" not in given)
     return CompletionOptions(
         model=model,
         prompts=prompts,
@@ -147,11 +147,17 @@ def _prompts(prompt: Any, model: ServedModel, config: ServeConfig, *, token_heal
     return [Prompt(ids) for ids in prompts]
 
 
-def _check_amount(prompts: Sequence[Prompt], samples: int, max_tokens: int, config: ServeConfig, *, echo: bool) -> None:
+def _check_amount(
+    prompts: Sequence[Prompt], samples: int, max_tokens: int, config: ServeConfig, *, echo: bool, logprobs: int | None
+) -> None:
     rows = len(prompts) * samples
     most = config.max_batch + config.max_queue
     if rows > most:
-        raise invalid(f"{rows} texts in one request are more than the {most} that this server accepts", "n")
+        raise invalid(
+            f"{rows} texts in one request are more than the {most} that this server accepts (--max-batch and "
+            "--max-queue)",
+            "prompt" if len(prompts) > 1 else "n",
+        )
     total = sum(len(prompt.ids) for prompt in prompts) * (samples if echo else 1) + rows * max_tokens
     if total > config.max_total_tokens:
         raise invalid(
@@ -159,15 +165,22 @@ def _check_amount(prompts: Sequence[Prompt], samples: int, max_tokens: int, conf
             "lower max_tokens, n or best_of, or send fewer prompts",
             "max_tokens",
         )
+    listed, most = total * (1 + (logprobs or 0)), 2 * config.max_total_tokens
+    if listed > most:
+        raise invalid(
+            f"{total:,} tokens with {logprobs} alternatives each are {listed:,} probabilities, more than the {most:,} "
+            "that this server lists in one answer; lower logprobs, max_tokens or n, or send fewer prompts",
+            "logprobs",
+        )
 
 
-def _check_context(prompts: Sequence[Prompt], max_tokens: int, model: ServedModel) -> None:
+def _check_context(prompts: Sequence[Prompt], max_tokens: int, model: ServedModel, *, may_slide: bool) -> None:
     longest = max(len(prompt.ids) for prompt in prompts)
     if longest + max_tokens > model.context_length:
+        slide = ', or send "context": "slide" to let the model see only the end of the text' if may_slide else ""
         raise invalid(
             f"this model's context length is {model.context_length} tokens, but the request needs {longest} for the "
-            f'prompt and {max_tokens} for max_tokens; shorten one of them, or send "context": "slide" to let the model '
-            "see only the end of the text",
+            f"prompt and {max_tokens} for max_tokens; shorten one of them{slide}",
             "prompt" if longest >= model.context_length else "max_tokens",
             "context_length_exceeded",
         )

@@ -60,11 +60,11 @@ class EventHub:
 
         Raises: ApiError if the queue is full or the server is shutting down; events raise it for a failed request.
         """
-        self.check_accepts(sum(request.n_rows for request in requests))
+        self.check_accepts(sum(request.n_texts for request in requests))
         queue: Queue = asyncio.Queue()
         for request in requests:
             self._queues[request] = queue
-            self._rows[request] = request.n_rows
+            self._rows[request] = request.n_texts
             self._worker.submit(model.batch, request)
         try:
             yield self._events(queue, len(requests))

@@ -23,7 +23,7 @@ class ServeConfig(Settings):
         (), "origin whose web pages may use the server, as in http://localhost:3000; may be given several times"
     )
     max_batch: int = setting(16, "texts to generate at once", min=1, max=1024, group="Limits")
-    max_queue: int = setting(64, "texts that may wait for their turn; more are refused", min=0, group="Limits")
+    max_queue: int = setting(112, "texts that may wait for their turn; more are refused", min=0, group="Limits")
     max_prompts: int = setting(128, "prompts in one request", min=1, max=MOST_PROMPTS, group="Limits")
     max_total_tokens: int = setting(
         262_144, "tokens in one request: of all its prompts, and to generate for all its samples", min=1, group="Limits"

@@ -6,9 +6,10 @@ only the worker's thread may therefore live on.
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from minigpt.server.api_error import ApiError, shutting_down
@@ -22,11 +23,22 @@ class StoppedError(Exception):
     """Ends work whose client has left."""
 
 
-async def in_own_thread(function: Callable[[], T]) -> T:
-    """What the function returns, computed in a thread that ends with it."""
+async def in_own_thread(function: Callable[[], T], ended: Callable[[], None] | None = None) -> T:
+    """What the function returns, computed in a thread that ends with it.
+
+    `ended` is called in the event loop's thread once the function has ended, which may be long after a cancellation.
+    """
+    loop = asyncio.get_running_loop()
     executor = ThreadPoolExecutor(1, thread_name_prefix="minigpt side work")
+
+    def report(_: Future[T]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
+            loop.call_soon_threadsafe(ended or (lambda: None))
+
     try:
-        return await asyncio.get_running_loop().run_in_executor(executor, function)
+        future = executor.submit(function)
+        future.add_done_callback(report)
+        return await asyncio.wrap_future(future)
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
 
@@ -60,12 +72,14 @@ class SideWork:
 
         self._waiting += 1
         try:
-            return await in_own_thread(work_in_turn)
+            return await in_own_thread(work_in_turn, self._end)
         except StoppedError as error:
             raise shutting_down() from error
         finally:
             left.set()
-            self._waiting -= 1
+
+    def _end(self) -> None:
+        self._waiting -= 1  # also of a client that has left: until its thread has noticed that, it waits too
 
     def stop(self) -> None:
         """Ends the work that runs and drops what has not begun."""

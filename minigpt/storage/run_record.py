@@ -19,7 +19,7 @@ from minigpt.storage.json_record import JsonRecord, check_entry, is_number, is_t
 
 FORMAT = 2  # of training.json and of the saved states
 TEXT = "text"  # the "option" of a change of the text
-_MEASURED_BY = (TEXT, "loss_on", "context_length")  # options that decide what an evaluation measures
+_MEASURED_BY = (TEXT, "loss_on", "context_length", "eval_tokens")  # options that decide what an evaluation measures
 
 SettingsType = TypeVar("SettingsType", GPTConfig, ReadingConfig, TrainConfig)
 
@@ -212,7 +212,7 @@ class RunRecord:
     def comparable_evaluations(self, log: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The evaluations in a log that measured the same targets in the same windows as the last of them did.
 
-        That is all of them, unless a resumed run was given another text, another role or another context: then the
+        That is all of them, unless a resumed run was given another text, role, context or number of tokens: then the
         earlier ones measured something else.
         """
         since = self.measured_since

@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import tiktoken
 
+from minigpt.errors import TokenizerError
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, Vocabulary, replace_surrogates
 
 # GPT-2's split into pre-tokens, which no merge crosses: contractions, letters, numbers, other characters, white space.
@@ -35,12 +36,16 @@ class ByteLevelCoder:
         # tiktoken's ids are also the ranks of the merges. Ids that are not in this order are mapped after encoding.
         in_order = bool((np.diff(np.fromiter(ids.values(), np.int64)[256:]) > 0).all())
         self._ids = None if in_order else np.array([*ids.values(), *markers.values()], dtype=np.uint32)
-        self._encoding = tiktoken.Encoding(
-            "minigpt",
-            pat_str=_CHARACTERS if vocabulary.by_character else _GPT2_SPLIT,
-            mergeable_ranks=ids if in_order else {token: rank for rank, token in enumerate(ids)},
-            special_tokens=markers if in_order else {name: len(ids) + index for index, name in enumerate(markers)},
-        )
+        try:
+            self._encoding = tiktoken.Encoding(
+                "minigpt",
+                pat_str=_CHARACTERS if vocabulary.by_character else _GPT2_SPLIT,
+                mergeable_ranks=ids if in_order else {token: rank for rank, token in enumerate(ids)},
+                special_tokens=markers if in_order else {name: len(ids) + index for index, name in enumerate(markers)},
+            )
+        except ValueError as error:  # the pattern of all added tokens is larger than the regular expressions may be
+            size = sum(len(name.encode()) for name in vocabulary.added)
+            raise TokenizerError(f"its {len(self._added):,} added tokens are too long: {size:,} bytes") from error
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""

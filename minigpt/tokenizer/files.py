@@ -166,7 +166,8 @@ def _combine(parsed: ParsedTokenizer, config: TokenizerConfig, end_of_text: str 
         if known.id != token.id:
             raise TokenizerError(f"its token {token.content!r} must have one id, but has {known.id} and {token.id}")
     ids = {**parsed.vocab, **{token.content: token.id for token in tokens.values()}}
-    ends = (config.roles.get("eos_token"), *(_name_of(id, ids, tokens) for id in config.end_ids), END_OF_TEXT)
+    names_of = {id: name for name, id in reversed(ids.items()) if name in tokens or name == END_OF_TEXT}
+    ends = (config.roles.get("eos_token"), *(names_of.get(id) for id in config.end_ids), END_OF_TEXT)
     end = end_of_text or next((name for name in ends if name is not None and name in ids), None)
     if end is None or end not in ids:
         reason = f"{end!r} has no id" if end else "no eos_token has an id"
@@ -184,11 +185,6 @@ def _combine(parsed: ParsedTokenizer, config: TokenizerConfig, end_of_text: str 
         ignores_merges=parsed.ignores_merges,
         roles={role: name for role, name in config.roles.items() if name in special and role != "eos_token"},
     )
-
-
-def _name_of(id: int, ids: Mapping[str, int], tokens: Mapping[str, AddedToken]) -> str | None:
-    """The name of the special or added token with this id, None for an ordinary token."""
-    return next((name for name, found in ids.items() if found == id and (name in tokens or name == END_OF_TEXT)), None)
 
 
 def build_vocabulary(

@@ -99,11 +99,13 @@ class Tokenizer:
         end_of_text: str,
         added: Mapping[str, int] | None = None,
         by_character: bool = False,
+        roles: Mapping[str, str] | None = None,
     ) -> Self:
         """The tokenizer with these tokens and merges, written in GPT-2's byte alphabet as in a vocab.json.
 
         `special` and `added` tokens, written literally, may be in `vocab` as well; `added` tokens are found in a text
-        before it is split into pre-tokens. `by_character` splits a text into characters instead.
+        before it is split into pre-tokens. `by_character` splits a text into characters instead. `roles` are the
+        special tokens by role, such as `pad_token`; by default all are the end-of-text token.
         Raises: TokenizerError if the ids would differ from those of transformers.
         """
         return cls(
@@ -115,7 +117,7 @@ class Tokenizer:
                 added=added or {},
                 by_character=by_character,
                 ignores_merges=by_character,
-                roles={},
+                roles=roles or {},
             )
         )
 

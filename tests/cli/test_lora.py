@@ -304,6 +304,16 @@ def test_a_base_that_was_imported_from_the_hub_under_another_name_is_found(base:
     assert "is an adapter of 'someone/gpt', which is not here; get it with `minigpt load-gpt2 " in missing.stderr
 
 
+def test_another_folder_with_the_name_of_an_imported_base_is_not_taken_for_it(base: None, run: Run) -> None:
+    mark_as_downloaded(FOX, "gpt2")
+    assert run("train", *LORA).exit_code == 0
+    assert config_of(LETTERS)["base_model_name_or_path"] == "gpt2"
+    Path("gpt2").mkdir()
+    Path("gpt2/notes.txt").write_text("a clone of the code of GPT-2")
+    done = run("generate", "the", "--model", "letters", "--max-new-tokens", "2")
+    assert done.exit_code == 0, done.output
+
+
 def test_an_adapter_of_a_model_with_another_scale_of_the_attention_names_its_import(base: None, run: Run) -> None:
     config = json.loads((FOX / "config.json").read_text())
     (FOX / "config.json").write_text(json.dumps(config | {"scale_attn_weights": False}))

@@ -42,13 +42,13 @@ def everything() -> dict[str, bytes]:
 
 def test_every_option_is_either_free_or_not() -> None:
     free = {
-        "steps", "epochs", "minutes", "eval_every", "eval_tokens", "sample_every", "sample_prompt",
+        "steps", "epochs", "minutes", "eval_every", "sample_every", "sample_prompt",
         "save_every", "patience", "device", "compile",
     }  # fmt: skip
     altering = {
         "dropout", "context_length", "batch_size", "batch_tokens", "learning_rate", "schedule", "warmup_steps",
         "cooldown", "final_learning_rate", "weight_decay", "beta1", "beta2", "grad_clip", "seed", "dtype", "text_key",
-        "encoding_errors", "validation_fraction",
+        "eval_tokens", "encoding_errors", "validation_fraction",
     }  # fmt: skip
     names = {name for kind in (GPTConfig, TrainConfig, ReadingConfig) for name in kind.__dataclass_fields__}
     assert free | altering <= names
@@ -178,7 +178,7 @@ def test_changing_a_value_back_is_a_change_too(run: Any, fox: None) -> None:
     [
         ["--micro-batch-size", "2"],
         ["--patience", "3", "--eval-every", "2", "--save-every", "4"],
-        ["--sample-every", "1", "--sample-prompt", "the", "--eval-tokens", "50"],
+        ["--sample-every", "1", "--sample-prompt", "the"],
         ["--compile", "off", "--device", "cpu"],
         ["--devices", "1", "--no-lora"],
     ],
@@ -444,6 +444,32 @@ def test_the_same_command_resumes_the_run_that_it_began_not_an_earlier_one_of_th
         "checkpoints/fox is finished" in run("train", "fox.txt", *tiny, "--resume").stderr
     )  # the run with this length
     assert "resuming checkpoints/fox-2 from step 4" in run("train", "fox.txt", "--resume", "--steps", "9").stderr
+
+
+def test_the_newest_run_of_a_text_may_have_any_name(run: Any, tiny: list[str]) -> None:
+    run("train", "fox.txt", *tiny)
+    run("train", "fox.txt", *tiny, "--name", "library")
+    assert "checkpoints/library is finished" in run("train", "fox.txt", "--resume").stderr
+    run("train", "--resume", "--name", "fox", "--steps", "8")  # now the newest
+    assert "checkpoints/fox is finished" in run("train", "fox.txt", "--resume").stderr
+
+
+def test_a_length_that_a_stopped_run_has_used_up_is_refused(run: Any, fox: None) -> None:
+    (FOX / "training.json").write_text(json.dumps(record() | {"result": None}))
+    before = everything()
+    refused = run("train", "--resume", "--steps", "3")
+    assert refused.exit_code == 1
+    assert "steps (3) counts from the start of checkpoints/fox, which has taken 6 steps in " in refused.stderr
+    assert "; give a longer --steps" in refused.stderr
+    assert everything() == before
+
+
+def test_the_number_of_held_out_tokens_changes_only_with_allow_change(run: Any, fox: None) -> None:
+    refused = run("train", "--resume", "--steps", "9", "--eval-tokens", "50")
+    assert "eval_tokens (50) cannot change on --resume without --allow-change" in refused.stderr
+    changed = run("train", "--resume", "--steps", "9", "--eval-tokens", "50", "--allow-change")
+    assert changed.exit_code == 0, changed.stderr
+    assert [change["option"] for change in record()["changes"]] == ["eval_tokens"]
 
 
 def test_a_run_begun_by_train_in_python_is_not_resumed_by_the_command_line(run: Any, fox: None) -> None:

@@ -3,10 +3,12 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from minigpt.cli.signals import HANGUP, STOPS, signals_as_requests
+from minigpt.cli.signals import HANGUP, STOPS, exiting_on_stops, signals_as_requests
+from minigpt.data.corpus_cache import publish
 from minigpt.training.clock import Control
 
 needs_hangup = pytest.mark.skipif(HANGUP is None, reason="this system has no SIGHUP")
@@ -39,6 +41,16 @@ def test_only_ctrl_c_interrupts_what_was_stopped_before(first: int, second: int)
         signal.raise_signal(first)
         signal.raise_signal(second)
     assert received == [first]
+
+
+@pytest.mark.parametrize("number", [number for number in STOPS if number != signal.SIGINT])
+def test_before_training_a_stop_raises_so_that_temporary_files_are_removed(number: int, tmp_path: Path) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    with pytest.raises(SystemExit) as left, exiting_on_stops(), publish(tmp_path / "corpus", list):
+        signal.raise_signal(number)
+    assert left.value.code == 128 + number
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(number) is signal.SIG_DFL
 
 
 def test_an_ignored_ctrl_c_stays_ignored() -> None:

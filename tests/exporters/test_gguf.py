@@ -19,6 +19,7 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.huggingface import from_huggingface, to_huggingface
 from minigpt.storage.run_record import RunRecord
 from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
 gguf = pytest.importorskip("gguf")
 
@@ -70,6 +71,22 @@ def test_the_metadata_has_the_roles_of_special_tokens(tmp_path: Path) -> None:
     write(tmp_path / "m.gguf", model_for(tokenizer), tokenizer)
     found, names = contents(tmp_path / "m.gguf"), ("bos", "eos", "unknown", "padding")
     assert [found[f"tokenizer.ggml.{name}_token_id"] for name in names] == [256, 257, 258, 259]
+    imported = open_gguf(tmp_path / "m.gguf")
+    imported.tensors.close()
+    for role in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        assert imported.tokenizer.special_id(role) == tokenizer.special_id(role), role
+
+
+def test_a_tokenizer_of_characters_reads_back_with_its_added_tokens(tmp_path: Path) -> None:
+    plain = tokenizer_of("chars").byte_level("this test")
+    first = len(plain.tokens)
+    tokenizer = Tokenizer(
+        Vocabulary(plain.tokens, (), {END_OF_TEXT: first}, added={"<name>": first + 1}, by_character=True)
+    )
+    write(tmp_path / "m.gguf", model_for(tokenizer), tokenizer)
+    imported = open_gguf(tmp_path / "m.gguf")
+    imported.tensors.close()
+    assert imported.tokenizer.encode("a<name>é") == tokenizer.encode("a<name>é")
 
 
 def test_the_metadata_has_every_end_of_a_text_up_to_three(tmp_path: Path) -> None:

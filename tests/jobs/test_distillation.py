@@ -116,6 +116,30 @@ def test_a_run_left_between_its_phases_resumes_with_the_teacher_that_it_has(here
     assert state_of(here / "checkpoints/parts") == state_of(here / "checkpoints/whole")
 
 
+def test_a_teacher_whose_last_state_could_not_be_saved_continues_from_the_state_before(here: Path) -> None:
+    list(fit("whole"))
+    for event in fit("parts"):
+        if isinstance(event, Step) and event.step == 2:
+            break
+    record = here / "checkpoints/parts/teacher/training.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"result": {"step": TEACHER_STEPS, "seconds": 9.0}}))
+    events = list(fit("parts", resume=True))
+    assert [event.is_teacher for event in events if isinstance(event, Started)] == [True, False]
+    assert any("from step 2 of its teacher" in getattr(event, "text", "") for event in events)
+    assert state_of(here / "checkpoints/parts") == state_of(here / "checkpoints/whole")
+
+
+def test_a_length_that_the_teacher_has_used_up_is_refused(here: Path) -> None:
+    for event in fit("fox", steps=None, minutes=1.0):
+        if isinstance(event, TeacherTrained):
+            break
+    record = here / "checkpoints/fox/teacher/training.json"
+    content = json.loads(record.read_text())
+    record.write_text(json.dumps(content | {"result": content["result"] | {"seconds": 21.0}}))
+    with pytest.raises(ConfigError, match=r"minutes \(0\.3\) counts from the start of checkpoints/fox, which has "):
+        list(fit("fox", steps=None, minutes=0.3, resume=True))
+
+
 def test_a_model_whose_teacher_is_in_training_is_noted_as_untrained_when_it_is_opened(here: Path) -> None:
     note = (
         "the weights in checkpoints/fox are still the initial ones, because its teacher is trained first; the teacher "

@@ -67,7 +67,7 @@ def test_a_run_that_was_still_improving_continues_with_a_range_of_what_to_expect
     assert commands(found)[0] == f"train --resume --name {job.run.directory.name} --minutes 8"
 
 
-@pytest.mark.parametrize("option", ["text", "loss_on", "context_length"])
+@pytest.mark.parametrize("option", ["text", "loss_on", "context_length", "eval_tokens"])
 def test_losses_of_other_targets_are_not_compared_with_the_present_ones(jobs: Any, option: str) -> None:
     bits = [3.0, 1.0, 2.8, 2.6, 2.4, 2.2, 2.0]
     assert "got worse after step 75" in texts(next_steps(jobs(bits)))

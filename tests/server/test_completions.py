@@ -351,7 +351,7 @@ def test_a_stop_string_never_appears_in_a_stream(client: TestClient) -> None:
         ({"prompt": "a", "min_new_tokens": 99}, "min_new_tokens", "at most max_tokens (16)"),
         ({"prompt": "a", "temprature": 1}, "temprature", "did you mean temperature?"),
         ({"prompt": ["a"] * 129}, "prompt", "at most 128"),
-        ({"prompt": "a", "n": 100}, "n", "more than the 80"),
+        ({"prompt": ["a"] * 65, "n": 2}, "prompt", "130 texts in one request are more than the 128 that this server"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )
@@ -373,6 +373,18 @@ def test_a_text_that_is_too_long_has_openais_code(client: TestClient) -> None:
 def test_more_tokens_than_the_server_accepts_are_refused(client: TestClient) -> None:
     error = refusal(client, prompt=["a"] * 80, max_tokens=4000, context="slide")
     assert "320,080 tokens in one request" in error["message"]
+
+
+def test_more_probabilities_than_the_server_lists_are_refused(client: TestClient) -> None:
+    error = refusal(client, prompt=["a"] * 80, max_tokens=3000, context="slide", logprobs=20)
+    assert error["param"] == "logprobs"
+    assert "240,080 tokens with 20 alternatives each are 5,041,680 probabilities" in error["message"]
+
+
+def test_an_error_does_not_ask_for_what_was_sent(client: TestClient) -> None:
+    body = {"prompt": "a" * 60, "echo": True, "logprobs": 1}
+    assert "slide" in refusal(client, **body)["message"]
+    assert "slide" not in refusal(client, **body, context="slide")["message"]
 
 
 def test_an_echoed_prompt_counts_for_each_text(client: TestClient) -> None:

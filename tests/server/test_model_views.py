@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import threading
 from pathlib import Path
@@ -241,3 +242,31 @@ def test_inspections_and_reports_need_the_key() -> None:
         assert client.post("/inspect", json={"prompt": "a"}).status_code == 401
         assert client.get("/report").status_code == 401
         assert client.post("/inspect", json={"prompt": "a"}, headers={"Authorization": "Bearer k"}).status_code == 200
+
+
+def test_work_of_clients_that_have_left_counts_until_its_thread_has_ended() -> None:
+    async def run() -> None:
+        side, started, gate = SideWork(), threading.Event(), threading.Event()
+
+        def blocked(_: Any) -> None:
+            started.set()
+            gate.wait(60)
+
+        tasks = [asyncio.create_task(side.run(blocked))]
+        assert await asyncio.to_thread(started.wait, 60)
+        tasks += [asyncio.create_task(side.run(lambda _: 5)) for _ in range(7)]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with pytest.raises(ApiError, match="8 inspections and reports are waiting"):
+            await side.run(lambda _: 5)
+        gate.set()
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(ApiError):
+                    assert await side.run(lambda _: 5) == 5
+                    break
+                await asyncio.sleep(0.01)
+
+    asyncio.run(run())

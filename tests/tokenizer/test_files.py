@@ -13,6 +13,7 @@ from minigpt.errors import TokenizerError
 from minigpt.tokenizer import files
 from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tokenizer.vocabulary import Vocabulary
 
 TEXT = (
     "It was the best of times, it was the worst of times; it's said.\n\n" * 9
@@ -446,6 +447,18 @@ def test_an_added_token_as_transformers_describes_it_can_be_special_or_not():
     )
     assert ours.encode("x<a>y") == tokenizer.encode("x<a>y").ids
     assert vocab["<b>"] not in ours.encode("x<b>y")
+
+
+def test_added_tokens_that_no_regular_expression_can_hold_are_a_one_line_error():
+    names = [chr(0x10000 + i) * 256 for i in range(500)]
+    with pytest.raises(TokenizerError, match=r"its 500 added tokens are too long: 512,000 bytes") as refused:
+        Tokenizer(
+            Vocabulary(
+                {bytes([byte]): byte for byte in range(256)}, (), {"<|endoftext|>": 256},
+                added={name: 257 + i for i, name in enumerate(names)},
+            )
+        )  # fmt: skip
+    assert "\n" not in str(refused.value)
 
 
 def test_a_text_ends_at_the_ids_of_generation_config_or_else_of_config(tmp_path):

@@ -836,8 +836,8 @@ def test_a_run_resumed_on_another_text_forgets_its_best_loss(corpus: Corpus, tmp
     assert events[-1].best_step > 30
 
 
-@pytest.mark.parametrize("changes", [{"context_length": 4}, {"context_length": 8}, {}])
-def test_a_run_resumed_with_another_context_forgets_its_best_loss(
+@pytest.mark.parametrize("changes", [{"context_length": 4}, {"context_length": 8}, {"eval_tokens": 40}, {}])
+def test_a_run_resumed_with_other_evaluations_forgets_its_best_loss(
     corpus: Corpus, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     model = new_model()

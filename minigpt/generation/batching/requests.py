@@ -34,6 +34,11 @@ class Request:
         """How many slots the request needs."""
         return self.config.samples if self.continues else 1
 
+    @property
+    def n_texts(self) -> int:
+        """How many texts its answer has: also if it only scores a prompt, in one slot."""
+        return self.config.samples
+
 
 def check_request(request: Request, n_positions: int) -> None:
     """Checks that a model with this context length can answer a request.
