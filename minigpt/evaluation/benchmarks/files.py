@@ -16,6 +16,8 @@ from minigpt.evaluation.benchmarks.results import DataFile
 from minigpt.optional_packages import check_installed, optional_import
 
 _WITHOUT_PYARROW = "pass the benchmark's original file with --data"
+_ROWS = 256  # per batch
+_MOST_BYTES = 1 << 27  # of text in a file; the published files have at most 12 MB
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError)
 
 
@@ -32,10 +34,12 @@ def check_packages(files: Iterable[DataFile]) -> None:
 def read_lines(data: DataFile) -> Iterator[tuple[int, str]]:
     """The lines of a text with their line endings, numbered from 1; .gz, .bz2 and .zip are decompressed.
 
-    Raises: DataError for a file that cannot be read or is not UTF-8, with the line.
+    Raises: DataError for a file that cannot be read, is not UTF-8, with the line, or is far too large.
     """
+    total = 0
     with _open(data) as stream:
         for number, line in enumerate(bounded_lines(stream), 1):
+            total = _checked(total + len(line), data)
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
@@ -110,11 +114,38 @@ def _rows(data: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
     with optional_import(f"reading {data.name}", "pyarrow", instead=_WITHOUT_PYARROW):
         import pyarrow
         import pyarrow.parquet
+    total = number = 0
     try:
-        rows = pyarrow.parquet.read_table(data.path).to_pylist()
+        texts = [field.name for field in pyarrow.parquet.read_schema(data.path) if field.type == pyarrow.string()]
+        # As dictionaries, so that a value that is repeated a million times is in memory once.
+        with pyarrow.parquet.ParquetFile(data.path, read_dictionary=texts, memory_map=False) as file:
+            for batch in file.iter_batches(_ROWS, use_threads=False):
+                for index in range(len(batch)):
+                    (row,) = batch.slice(index, 1).to_pylist()
+                    number += 1
+                    total = _checked(total + _n_characters(row), data)
+                    yield f"{data.name}, row {number}", row
+    except DataError:
+        raise
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{data.name} cannot be read as parquet; download it again") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{data.name} contains text that is not UTF-8; download it again") from error
-    for number, row in enumerate(rows, 1):
-        yield f"{data.name}, row {number}", row
+
+
+def _checked(total: int, data: DataFile) -> int:
+    if total > _MOST_BYTES:
+        raise DataError(
+            f"{data.name} has more than {_MOST_BYTES:,} bytes of text, far more than any of these benchmarks; pass the "
+            "benchmark's original file with --data"
+        )
+    return total
+
+
+def _n_characters(value: object) -> int:
+    """The characters in a value and in the lists and objects in it; at least one for each."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return 1 + (
+        sum(map(_n_characters, value)) if isinstance(value, list) else len(value) if isinstance(value, str) else 0
+    )

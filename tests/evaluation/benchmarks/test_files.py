@@ -393,3 +393,20 @@ def test_parquet_text_that_is_not_utf8_is_one_sentence(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"text": text}), tmp_path / "bad.parquet")
     with pytest.raises(DataError, match=r"bad.parquet contains text that is not UTF-8; download it again"):
         list(language_modeling.read_wikitext(DataFile(tmp_path / "bad.parquet", "bad.parquet")))
+
+
+def test_a_small_file_with_very_much_text_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    line = b"x" * 1_000_000 + b"\n"
+    with gzip.open(tmp_path / "large.txt.gz", "wb", compresslevel=1) as file:
+        for _ in range(140):
+            file.write(line)
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    same = pyarrow.DictionaryArray.from_arrays([0] * 2000, ["x" * 100_000])
+    for name, text in (("plain", same.cast(pyarrow.string())), ("dictionary", same)):
+        parquet.write_table(pyarrow.table({"text": text}), tmp_path / f"{name}.parquet")
+        assert (tmp_path / f"{name}.parquet").stat().st_size < 200_000
+    for name in ("large.txt.gz", "plain.parquet", "dictionary.parquet"):
+        with pytest.raises(DataError, match=f"{name} has more than 134,217,728 bytes of text") as refused:
+            list(lambada.read_passages(DataFile(tmp_path / name, name)))
+        assert "\n" not in str(refused.value)
