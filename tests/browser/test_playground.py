@@ -157,6 +157,9 @@ def test_a_kept_seed_repeats_a_text(opened: Any) -> None:
     (second,) = texts(opened)
     write(opened, "Once")
     assert texts(opened) == [second]
+    opened.ask("[...document.querySelectorAll('.card button')].find(e => e.textContent === 'Write more').click()")
+    finish(opened)
+    assert f"seed {kept}" in facts(opened)  # the seed that repeats the text from its beginning
 
 
 def test_the_settings_reach_the_server(opened: Any, server: SocketServer) -> None:
@@ -191,7 +194,9 @@ def test_writing_stops_and_the_server_with_it(opened: Any, server: SocketServer)
     assert len(texts(opened)[0]) > len(before)
 
 
-def test_a_space_at_the_end_of_the_text_is_not_shown_twice(browser: Any) -> None:
+@pytest.fixture
+def with_merges(browser: Any) -> Iterator[SocketServer]:
+    """The page of a model whose tokens are parts of words, opened in the browser."""
     from serving_texts import TEXTS
 
     from minigpt.tokenizer.tokenizer import Tokenizer
@@ -203,10 +208,33 @@ def test_a_space_at_the_end_of_the_text_is_not_shown_twice(browser: Any) -> None
     with SocketServer(models, ServeConfig()) as server:
         browser.visit(address(server))
         wait(browser, "document.body.dataset.ready")
-        write(browser, "Call me ", seed=1, max_tokens=20)
-        (expected,) = answer(server, prompt="Call me ", seed=1, max_tokens=20)
-        assert texts(browser) == [shown(expected)]
+        yield server
         assert browser.errors == []
+
+
+def test_a_space_at_the_end_of_the_text_is_not_shown_twice(browser: Any, with_merges: SocketServer) -> None:
+    write(browser, "Call me ", seed=1, max_tokens=20)
+    (expected,) = answer(with_merges, prompt="Call me ", seed=1, max_tokens=20)
+    assert texts(browser) == [shown(expected)]
+
+
+@pytest.mark.parametrize("prompt", ["Call me", "Call me "])
+def test_a_text_to_stop_before_is_not_shown_if_it_begins_within_a_token(
+    browser: Any, with_merges: SocketServer, prompt: str
+) -> None:
+    write(browser, prompt, seed=1, max_tokens=20)
+    words = browser.ask(f"{PIECES}.map(e => e.textContent)")
+    within = next(word for word in words[2:] if re.fullmatch(r" ?[a-z]{2,}", word))
+    stop = within[-1] if within[0] != " " else within[1:]
+    (expected,) = answer(with_merges, prompt=prompt, seed=1, max_tokens=20, stop=stop)
+    write(browser, prompt, seed=1, max_tokens=20, stop=stop)
+    assert texts(browser) == [shown(expected)]
+    before = browser.ask(f"{PIECES}.length")
+    set_value(browser, setting_stop="")
+    browser.ask("[...document.querySelectorAll('.card button')].find(e => e.textContent === 'Write more').click()")
+    finish(browser)
+    assert texts(browser)[0].startswith(shown(expected))
+    assert browser.ask(f"{PIECES}[{before - 1}].textContent") in words  # the token that the model continues
 
 
 def test_a_space_that_the_tokenizer_drops_takes_nothing_from_the_continuation(browser: Any, tmp_path: Path) -> None:

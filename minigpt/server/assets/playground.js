@@ -89,10 +89,9 @@
     find("texts").replaceChildren(...cards.map((card) => card.element));
   }
 
-  /** Continues the current branch of a tree; the tokens are the prompt. */
+  /** Continues the current branch of a tree; the tokens are the prompt. The branch keeps the seed that it began with. */
   function continueBranch(tree, seed) {
     const ids = [...tree.promptIds, ...branches.path(tree.current).map(({ id }) => id)];
-    tree.current.seed = seed;
     status("Writing …");
     write({ ...settings.fields(), n: 1, model: tree.model, prompt: ids, seed }, [tree], [tree.current]);
   }
@@ -105,7 +104,9 @@
     const controller = new AbortController();
     const began = performance.now();
     running.add(controller);
-    for (const branch of targets) Object.assign(branch, { state: "writing", error: "", wrote: 0, seconds: 0 });
+    for (const branch of targets) {
+      Object.assign(branch, { state: "writing", error: "", wrote: 0, seconds: 0, began: branch.tokens.length, text: "" });
+    }
     refresh(trees);
     const body = { ...fields, logprobs: ALTERNATIVES, return_token_ids: true, context: "slide" };
     let outcome = "", error = "";
@@ -138,11 +139,25 @@
     const tokens = choice.logprobs.content.map(({ top_logprobs: alternatives, ...token }) => ({ ...token, alternatives }));
     branch.tokens.push(...tokens);
     branch.wrote += tokens.length;
+    branch.text += choice.text;
+    if (choice.finish_reason === "stop") endBeforeStop(tree, branch);
     if (choice.finish_reason !== null) { // a text that ends has a special token, one that is cut has none
       branch.state = choice.finish_reason === "stop" && tokens.at(-1)?.bytes === null ? "the text ended" : "complete";
     }
     if (tree.current === branch) cards.find((card) => card.tree === tree)?.add(tokens);
     if (choice.finish_reason !== null) refresh([tree]);
+  }
+
+  /** Takes from the last token what is not in the text: a text to stop before may begin in the middle of a token. */
+  function endBeforeStop(tree, branch) {
+    const written = branch.tokens.slice(branch.began);
+    const last = written.at(-1);
+    const bytes = written.reduce((sum, token) => sum + (token.bytes?.length ?? 0), 0);
+    const again = branch.parent === null && branch.began === 0 ? tree.healed : 0; // spelled again, and not in the text
+    const excess = bytes - again - new TextEncoder().encode(branch.text).length;
+    if (!last?.bytes || excess <= 0 || excess >= last.bytes.length) return;
+    last.whole = last.bytes;
+    last.bytes = last.bytes.slice(0, -excess);
   }
 
   /** How many bytes of the first new tokens are the end of the prompt, which the model writes again (token healing). */
@@ -182,6 +197,7 @@
     },
     more(tree) {
       tree.current.state = "writing";
+      for (const token of branches.path(tree.current)) token.bytes = token.whole ?? token.bytes; // the model continues it
       cards.find((card) => card.tree === tree).draw(); // the first bytes of a character are no longer the end
       continueBranch(tree, settings.seed());
     },
