@@ -12,7 +12,8 @@ from minigpt.run_options import RunOptions
 _CPU_STEP, _GPU_STEP = 1024, 16_384  # tokens in a batch
 _TOKENS_PER_FEATURE = 4  # in a batch, with Muon on a CPU
 _SAMPLED_FROM = 4096  # tokens of the vocabulary: a smaller one is a small part of the arithmetic
-_SAMPLE = 2048  # tokens in the softmax of a step, or an eighth of a very large vocabulary
+_SAMPLE = 2048  # tokens in the softmax of a step
+_LARGE_VOCABULARY = 32_768  # tokens; of a larger one, the softmax has an eighth
 _FEW_TOKENS = 20_000_000  # of a text: a longer one is not read often enough to be memorized
 _DECAY_PER_PASS, _MOST_DECAY = 0.1, 1.0  # the embeddings' weight decay, for each pass over the text
 _BPE_DROPOUT = ((2, 0.02), (9, 0.03), (13, 0.05))  # from so many passes over the text
@@ -53,7 +54,8 @@ def optimization_settings(
         "patience": 5 if stats.n_tokens < _FEW_TOKENS else 0,
     }
     if device_type == "cpu" and not fine_tuning and stats.vocab_size >= _SAMPLED_FROM:
-        chosen["sampled_softmax"] = max(_SAMPLE, stats.vocab_size // 8)
+        is_large = stats.vocab_size > _LARGE_VOCABULARY
+        chosen["sampled_softmax"] = stats.vocab_size // 8 if is_large else _SAMPLE
     if device_type == "cpu" and not fine_tuning and options.training.sharding != "on":
         chosen["spelling_features"] = stats.has_merges and stats.n_tokens < _FEW_TOKENS
     if lora:
