@@ -149,12 +149,11 @@ def train(
         allow_change=allow_change,
     )
     check_loggers(log or [])
-    if prepare_only or plan:
-        with exiting_on_stops():
-            if prepare_only:
-                _prepare(request, alone=not (plan or resume))
-            else:
-                _plan(request, resume=resume)
+    if prepare_only:
+        _prepare(request, alone=not (plan or resume))
+        return
+    if plan:
+        _plan(request, resume=resume)
         return
     with ignoring_sigusr1(), joined_world(request, resume=resume) as world, ExitStack() as stack:
         if not world.is_main:
@@ -196,7 +195,7 @@ def _prepare(request: "Request", *, alone: bool) -> None:
     options = request.options
     if options.base is not None:
         raise ConfigError("--prepare cannot be combined with --from; --tokenizer names the tokenizer")
-    with PreparationDisplay(console()) as display:
+    with exiting_on_stops(), PreparationDisplay(console()) as display:
         corpus = display.follow(
             read_corpus(request.sources, options.tokenizer, options.reading, display.progress, whole=True)
         )
@@ -220,7 +219,8 @@ def _plan(request: "Request", *, resume: bool) -> None:
     from minigpt.threads import respect_cpu_quota, sharing_cores
 
     respect_cpu_quota()
-    with sharing_cores(processes), PreparationDisplay(console(), plan_to=console(stderr=False)) as display:
+    planning = PreparationDisplay(console(), plan_to=console(stderr=False))
+    with exiting_on_stops(), sharing_cores(processes), planning as display:
         display.follow(plan_run(request, processes, processes, display.progress))
 
 

@@ -304,10 +304,8 @@ def _refuse_spent(run: Run, progress: Progress, budget: Budget) -> None:
 
 def _after_teacher(run: Run) -> Progress:
     """The progress of a run before its first save: its teacher, if it has one, has taken time."""
-    result = None
-    if exists(run.teacher_path / TRAINING):
-        result = Run.open(run.teacher_path).record.result
-    return Progress.start((result and result.seconds) or 0.0, 0.0)
+    taken = Run.open(run.teacher_path).record.seconds if exists(run.teacher_path / TRAINING) else 0.0
+    return Progress.start(taken, 0.0)
 
 
 def _read_corpus(

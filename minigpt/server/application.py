@@ -52,7 +52,7 @@ class Endpoints:
         body = await read_body(request, COMPLETION)
         model = self.models.get(body.get("model"))
         completion = await asyncio.to_thread(lambda: Completion(completion_options(body, model, self.config)))
-        self.hub.check_accepts(completion.n_rows)
+        self.hub.check_accepts(completion.n_texts)
         finish = self._finish(request, completion, body.get("prompt"))
         if completion.options.stream:
             return answer_in_pieces(stream(completion, self.hub), self.config.timeout, finish)
@@ -63,7 +63,7 @@ class Endpoints:
         body = await read_body(request, CHAT_COMPLETION)
         model = self.models.get(body.get("model"))
         completion = await asyncio.to_thread(lambda: Completion(chat_options(body, model, self.config)))
-        self.hub.check_accepts(completion.n_rows)
+        self.hub.check_accepts(completion.n_texts)
         finish = self._finish(request, completion, body["messages"])
         if completion.options.stream:
             return answer_in_pieces(chat_pieces(stream(completion, self.hub), model), self.config.timeout, finish)
@@ -146,7 +146,7 @@ class Endpoints:
         counts = [(batch.n_prompt_tokens, batch.n_cached_tokens, batch.prefixes.n_bytes) for batch in batches]
         read, cached, size = (sum(each) for each in zip((0, 0, 0), *counts, strict=True))
         state = (
-            ("minigpt_texts", "gauge", "texts that are being generated or wait for their turn", self.hub.n_rows),
+            ("minigpt_texts", "gauge", "texts that are being generated or wait for their turn", self.hub.n_texts),
             ("minigpt_running", "gauge", "texts in the batches", sum(batch.n_running for batch in batches)),
             ("minigpt_prefix_cache_bytes", "gauge", "size of the prefix caches", size),
             ("minigpt_prompt_tokens_read_total", "counter", "tokens of prompts that the models have read", read),

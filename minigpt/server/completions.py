@@ -34,7 +34,7 @@ class Completion:
             "created": int(time.time()),
             "model": self.model.name,
         }
-        self.n_rows = sum(request.n_texts for request in self.requests)
+        self.n_texts = sum(request.n_texts for request in self.requests)
         self._begun: set[int] = set()  # choices of which a piece was sent
         if options.echo and options.logprobs is None:
             for request in self.requests:

@@ -28,7 +28,7 @@ class EventHub:
         self._worker = Worker(self._deliver)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queues: dict[Request, Queue] = {}
-        self._rows: dict[Request, int] = {}  # texts of each request that are generated or wait for their turn
+        self._texts: dict[Request, int] = {}  # texts of each request that are generated or wait for their turn
 
     def start(self) -> None:
         """Starts the worker's thread."""
@@ -50,9 +50,9 @@ class EventHub:
             queue.put_nowait(shutting_down())
 
     @property
-    def n_rows(self) -> int:
+    def n_texts(self) -> int:
         """How many texts are being generated or wait for their turn."""
-        return sum(self._rows.values())
+        return sum(self._texts.values())
 
     @asynccontextmanager
     async def running(self, model: ServedModel, requests: Sequence[Request]) -> AsyncIterator[Steps]:
@@ -64,27 +64,27 @@ class EventHub:
         queue: Queue = asyncio.Queue()
         for request in requests:
             self._queues[request] = queue
-            self._rows[request] = request.n_texts
+            self._texts[request] = request.n_texts
             self._worker.submit(model.batch, request)
         try:
             yield self._events(queue, len(requests))
         finally:
             for request in requests:
-                del self._rows[request]
+                del self._texts[request]
                 if self._queues.pop(request, None) is not None:
                     self._worker.cancel(request)
 
-    def check_accepts(self, n_rows: int) -> None:
+    def check_accepts(self, n_texts: int) -> None:
         """Raises: ApiError if the queue has no room for so many texts more, or the server is shutting down."""
         if self.is_stopping:
             raise shutting_down()
-        if self.n_rows + n_rows <= self.config.max_batch + self.config.max_queue:
+        if self.n_texts + n_texts <= self.config.max_batch + self.config.max_queue:
             return
-        turns = self.n_rows / self.config.max_batch
+        turns = self.n_texts / self.config.max_batch
         seconds = min(60, max(1, math.ceil(self.metrics.seconds.mean * turns)))
         raise ApiError(
             429,
-            f"{self.n_rows} texts are being generated or wait for their turn; try again in about {seconds} s",
+            f"{self.n_texts} texts are being generated or wait for their turn; try again in about {seconds} s",
             code="queue_full",
             headers={"Retry-After": str(seconds)},
         )
@@ -119,7 +119,7 @@ class EventHub:
         steps: dict[int, list[Event]] = {}  # by queue
         for event in events:
             if event.request in self._queues:
-                self._rows[event.request] -= _ends_text(event)
+                self._texts[event.request] -= _ended_texts(event)
                 queue = self._queues[event.request]
                 if id(queue) not in steps:
                     steps[id(queue)] = []
@@ -127,11 +127,11 @@ class EventHub:
                 steps[id(queue)].append(event)
 
 
-def _ends_text(event: Event) -> bool:
-    """Whether one of a request's texts is complete."""
+def _ended_texts(event: Event) -> int:
+    """How many of a request's texts are complete with this event: all at once if only its prompt is scored."""
     if isinstance(event.content, Piece):
-        return event.content.finish_reason is not None
-    return isinstance(event.content, ScoredPrompt) and event.is_last
+        return int(event.content.finish_reason is not None)
+    return event.request.n_texts if isinstance(event.content, ScoredPrompt) and event.is_last else 0
 
 
 def _failure(error: MinigptError) -> ApiError:

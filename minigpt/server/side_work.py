@@ -23,7 +23,7 @@ class StoppedError(Exception):
     """Ends work whose client has left."""
 
 
-async def in_own_thread(function: Callable[[], T], ended: Callable[[], None] | None = None) -> T:
+async def in_own_thread(function: Callable[[], T], ended: Callable[[], None] = lambda: None) -> T:
     """What the function returns, computed in a thread that ends with it.
 
     `ended` is called in the event loop's thread once the function has ended, which may be long after a cancellation.
@@ -33,7 +33,7 @@ async def in_own_thread(function: Callable[[], T], ended: Callable[[], None] | N
 
     def report(_: Future[T]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
-            loop.call_soon_threadsafe(ended or (lambda: None))
+            loop.call_soon_threadsafe(ended)
 
     try:
         future = executor.submit(function)

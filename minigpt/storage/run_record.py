@@ -205,6 +205,11 @@ class RunRecord:
         )
 
     @property
+    def seconds(self) -> float:
+        """The seconds that the run had taken when it ended; 0 without a result."""
+        return (self.result and self.result.seconds) or 0.0
+
+    @property
     def measured_since(self) -> int:
         """The step at which the run last changed what an evaluation measures, and evaluates again; -1 without one."""
         return max((each.step for each in self.changes if each.option in _MEASURED_BY), default=-1)

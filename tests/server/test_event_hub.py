@@ -34,16 +34,20 @@ async def working_hub() -> AsyncIterator[EventHub]:
         await hub.stop()
 
 
-@pytest.mark.parametrize("asked", [new_request(3, samples=4), new_request(1, continues=False)], ids=["texts", "prompt"])
+@pytest.mark.parametrize(
+    "asked",
+    [new_request(3, samples=4), new_request(1, continues=False), new_request(1, samples=3, continues=False)],
+    ids=["texts", "prompt", "copies of a prompt"],
+)
 def test_a_text_that_has_ended_does_not_count(asked: Request) -> None:
     async def check() -> None:
         async with working_hub() as hub:
             async with hub.running(served_model("tiny"), [asked]) as steps:
-                assert hub.n_rows == asked.n_rows
+                assert hub.n_texts == asked.n_texts
                 assert [event.is_last async for step in steps for event in step][-1]
-                assert hub.n_rows == 0  # while its answer is being sent
+                assert hub.n_texts == 0  # while its answer is being sent
                 hub.check_accepts(1)
-            assert hub.n_rows == 0
+            assert hub.n_texts == 0
 
     asyncio.run(check())
 
@@ -58,9 +62,9 @@ def test_a_text_counts_until_it_ends_or_its_client_leaves() -> None:
                 async for step in steps:
                     if any(event.request is short and event.is_last for event in step):
                         break
-                assert hub.n_rows == 3
+                assert hub.n_texts == 3
                 hub.check_accepts(1)
-            assert hub.n_rows == 0
+            assert hub.n_texts == 0
 
     asyncio.run(check())
 

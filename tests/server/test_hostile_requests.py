@@ -306,7 +306,7 @@ def test_a_full_queue_is_429_with_a_time_to_retry(path: str, body: dict[str, Any
         endless = {"prompt": "a", "max_tokens": 200_000, "n": 4, "context": "slide", "logit_bias": {"256": -100}}
         endless["max_tokens"] = 60_000
         stack.enter_context(contextlib.closing(full.send("/v1/completions", endless)))
-        wait_until(lambda: full.n_rows == 4)
+        wait_until(lambda: full.n_texts == 4)
         answer = full.ask(raw)
         assert status(answer) == 429
         assert b"retry-after: " in answer.lower()
@@ -321,7 +321,7 @@ def test_a_request_that_takes_too_long_is_ended() -> None:
         streamed = server.ask(post("/v1/completions", json.dumps({**endless, "stream": True}).encode()))
         assert b"took longer than 0.3 s" in streamed
         assert b"data: [DONE]" in streamed
-        wait_until(lambda: server.n_rows == 0)
+        wait_until(lambda: server.n_texts == 0)
 
 
 # Clients that leave
@@ -331,10 +331,10 @@ def test_a_request_that_takes_too_long_is_ended() -> None:
 def test_a_client_that_leaves_stops_costing(server: SocketServer, streams: bool) -> None:
     endless = {"prompt": "a", "max_tokens": 50_000, "n": 4, "context": "slide", "logit_bias": {"256": -100}}
     connection = server.send("/v1/completions", {**endless, "stream": streams})
-    wait_until(lambda: server.n_rows == 4)
+    wait_until(lambda: server.n_texts == 4)
     connection.shutdown(socket.SHUT_RDWR)
     connection.close()
-    wait_until(lambda: server.n_rows == 0)
+    wait_until(lambda: server.n_texts == 0)
     assert status(server.ask(post("/v1/completions", json.dumps(BODY).encode()))) == 200
 
 
@@ -342,6 +342,6 @@ def test_a_stream_whose_client_does_not_read_is_ended_too(server: SocketServer) 
     connection = server.send(
         "/v1/completions", {"prompt": "a", "max_tokens": 50_000, "context": "slide", "stream": True}
     )
-    wait_until(lambda: server.n_rows == 1)
+    wait_until(lambda: server.n_texts == 1)
     connection.close()
-    wait_until(lambda: server.n_rows == 0)
+    wait_until(lambda: server.n_texts == 0)

@@ -70,9 +70,9 @@ class SocketServer:
         self._thread.join()
 
     @property
-    def n_rows(self) -> int:
+    def n_texts(self) -> int:
         """How many texts are being generated or wait for their turn."""
-        return self.application.state.hub.n_rows
+        return self.application.state.hub.n_texts
 
     def connect(self) -> socket.socket:
         """A new connection."""
