@@ -178,11 +178,11 @@ def test_writing_stops_and_the_server_with_it(opened: Any, server: SocketServer)
     set_value(opened, prompt="Once", setting_max_tokens=10000, setting_min_new_tokens=10000)
     opened.ask("document.getElementById('continue').click()")
     wait(opened, "document.querySelectorAll('.piece').length > 5")
-    assert server.n_rows == 1
+    assert server.n_texts == 1
     opened.ask("document.getElementById('stop').click()")
     finish(opened)
     deadline = time.monotonic() + 60
-    while server.n_rows:
+    while server.n_texts:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert "stopped" in facts(opened)
