@@ -23,6 +23,9 @@ static double worst; /* the largest error so far, as a fraction of its bound */
 static double error_of_terms = 1e-5;
 static int failed, dtype; /* `dtype` is that of all numbers */
 
+/* Arithmetic in double precision, which is always optimized: instrumented, it would take most of the time. */
+#define EXACT static __attribute__((optimize("O2"), no_sanitize("address", "undefined")))
+
 /* Not inlined, because gcc would warn of negative counts that do not occur. */
 static __attribute__((noinline)) void *zeros(int64_t count, int64_t size) { return calloc(count, size); }
 
@@ -49,7 +52,7 @@ static void release(void *p) {
 
 static void *room(int64_t count) { return memory(count * size_of(dtype)); }
 
-static float number(const void *x, int64_t i) {
+EXACT float number(const void *x, int64_t i) {
     if (dtype == FLOAT32) return ((const float *)x)[i];
     uint32_t b = (uint32_t)((const uint16_t *)x)[i] << 16;
     float f;
@@ -58,7 +61,7 @@ static float number(const void *x, int64_t i) {
 }
 
 /* `count` numbers up to `size`, with a few large ones. */
-static void *numbers(int64_t count, double size) {
+EXACT void *numbers(int64_t count, double size) {
     void *p = room(count);
     for (int64_t i = 0; i < count; i++) {
         state = state * 1664525 + 1013904223;
@@ -73,20 +76,20 @@ static void *numbers(int64_t count, double size) {
     return p;
 }
 
-static double larger(double a, double b) { return a > b ? a : b; }
+EXACT double larger(double a, double b) { return a > b ? a : b; }
 
 /* The largest error may be NaN, which is larger than all. */
-static void record(double error) {
+EXACT void record(double error) {
     if (!(error <= worst)) worst = isnan(error) ? INFINITY : error;
 }
 
 /* Compares a result with its value, a sum of terms of this size. */
-static void compare(double found, double exact, double terms, double rounding) {
+EXACT void compare(double found, double exact, double terms, double rounding) {
     record(fabs(found - exact) / (rounding * fabs(exact) + error_of_terms * terms + 1e-37));
 }
 
 /* The same for number i of `found`, which may have been rounded to bfloat16. */
-static void check(const void *found, int64_t i, double exact, double terms) {
+EXACT void check(const void *found, int64_t i, double exact, double terms) {
     compare(number(found, i), exact, terms, dtype == FLOAT32 ? 0 : 0x1p-8);
 }
 
@@ -214,7 +217,7 @@ static void cross_entropy(int64_t n, int with_teacher) {
 }
 
 /* Attention of two sequences and heads, and its gradient. */
-static void attention(int64_t length, int64_t width) {
+EXACT void attention(int64_t length, int64_t width) {
     enum { BATCH = 2, HEADS = 2 };
     int64_t c = HEADS * width, n = BATCH * length * c;
     int64_t size = minigpt_attention_buffer(length, width, 0), gradient_size = minigpt_attention_buffer(length, width, 1);
@@ -287,7 +290,7 @@ static void attention(int64_t length, int64_t width) {
 }
 
 /* The orthogonalization of two matrices, compared with the polynomials of X one after the other in double precision. */
-static void orthogonalization(int64_t rows, int64_t columns) {
+EXACT void orthogonalization(int64_t rows, int64_t columns) {
     static const float polynomials[] = {3, -4, 2, 2.5, -2, 0.5};
     int64_t n = rows * columns, m = rows < columns ? rows : columns, k = rows < columns ? columns : rows;
     void *x = numbers(2 * n, 1), *y = room(2 * n);
@@ -342,7 +345,7 @@ static void add(int64_t n) {
 
 #if defined(HAVE_AMX)
 /* The sum of n products a[a_first + i * a_step] b[b_first + i * b_step], and that of their magnitudes in *terms. */
-static double products(
+EXACT double products(
     const void *a, int64_t a_first, int64_t a_step, const void *b, int64_t b_first, int64_t b_step, int64_t n,
     double *terms) {
     double sum = 0;
@@ -355,7 +358,7 @@ static double products(
 }
 
 /* A linear layer and its gradients: the weights are in bfloat16 already, so that only sums are rounded. */
-static void linear(int64_t rows, int64_t in, int64_t out, int threads) {
+EXACT void linear(int64_t rows, int64_t in, int64_t out, int threads) {
     void *x = numbers(rows * in, 1), *y = room(rows * out), *dy = numbers(rows * out, 1), *dx = room(rows * in);
     void *rounded = numbers(out * in, 1);
     float *weight = memory(out * in * sizeof *weight), *bias = floats(out, 1), *dweight = memory(out * in * sizeof *bias);
