@@ -38,7 +38,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "importers": "errors optional_packages bounded_reading config device model tokenizer storage",
         "generation": "errors seeds config device threads model native tokenizer",
         "exporters": (
-            "errors shell optional_packages pages config device model native tokenizer storage importers generation"
+            "errors shell optional_packages pages config device model native tokenizer data storage importers "
+            "generation"
         ),
         "evaluation": (
             "errors optional_packages units bounded_reading config device threads model tokenizer data storage "

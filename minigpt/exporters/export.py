@@ -150,7 +150,7 @@ def export_model(
     elif target == "gguf":
         atomic_write(path, job.gguf)
         size = path.stat().st_size
-        modelfile = write_modelfile(path, context, force=force)
+        modelfile = write_modelfile(path, context, job.tokenizer.chat_template, force=force)
         if modelfile is None and modelfile_path(path).exists():
             job.notes.append(f"{modelfile_path(path)} exists and was kept; --force replaces it")
     else:

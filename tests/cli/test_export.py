@@ -20,6 +20,7 @@ from minigpt import shell
 from minigpt.cli import export
 from minigpt.cli.options import command_line
 from minigpt.config import GPTConfig
+from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.exporters import export as exporting
 from minigpt.exporters import runners
 from minigpt.importers.gguf import open_gguf
@@ -85,6 +86,23 @@ def test_gguf_gets_a_modelfile_for_ollama_which_is_replaced_only_with_force(run:
     assert (here / "a one.Modelfile").read_text() == "FROM ./mine.gguf\n"
     run("export", "one", "--to", "gguf", "--output", "a one.gguf", "--force")
     assert (here / "a one.Modelfile").read_text() == written
+
+
+@pytest.mark.parametrize("template", [CHAT_TEMPLATE, "{{ messages }}"])
+def test_ollama_turns_a_conversation_into_a_transcript(run: Any, here: Path, model: Path, template: str) -> None:
+    (model / "chat_template.jinja").write_text(template)
+    assert run("export", "one", "--to", "gguf", "--output", "chat.gguf").exit_code == 0
+    written = (here / "chat.Modelfile").read_text()
+    if template != CHAT_TEMPLATE:
+        assert "TEMPLATE" not in written  # Ollama chooses one by the template in the GGUF file
+        assert "stop" not in written
+        return
+    quoted = dict(re.findall(r'^(TEMPLATE) """(.*?)"""$', written, flags=re.MULTILINE | re.DOTALL))
+    conversation = quoted["TEMPLATE"]
+    assert conversation.startswith("{{- range .Messages -}}")
+    assert conversation.endswith("\n{{ end -}}\nAssistant:")
+    assert re.findall(r"}}(\w+){{", conversation) == ["System", "User", "Assistant"]
+    assert re.findall(r'^PARAMETER stop "\n(.*)"$', written, flags=re.MULTILINE) == ["System:", "User:", "Assistant:"]
 
 
 def test_json_holds_the_whole_result(run: Any, here: Path, model: Path) -> None:
