@@ -12,7 +12,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-cluster test-isa test-launchers test-serving isa-plain isa-avx2 isa-avx512 lint types fuzz wasm clean
+.PHONY: demo test test-cluster test-isa test-launchers test-serving isa-plain isa-avx2 isa-avx512 lint types types-here \
+	types-win32 types-darwin types-tests fuzz wasm clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -67,9 +68,16 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.test
+	$(MAKE) -j2 types-here types-win32 types-darwin types-tests
+
+types-here:
 	$(BIN)/mypy
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 minigpt cli.py
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin minigpt cli.py
+
+types-win32 types-darwin: types-%:
+	$(BIN)/mypy --platform $* --cache-dir .mypy_cache/$* minigpt cli.py
+
+types-tests:
+	$(BIN)/mypy --config-file tests/mypy.ini --cache-dir .mypy_cache/tests
 
 # The clients have many dependencies of their own, so they get an environment of their own.
 test-serving: $(BIN)/python

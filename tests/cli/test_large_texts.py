@@ -43,8 +43,8 @@ def test_the_training_text_in_shards_is_recognized_without_its_cache(
     given = [each for each in arguments if ".jsonl" in each]
     copies = [each.replace(".jsonl", "-copy.jsonl") for each in given]
     for path in given:
-        file = path.partition("=")[0]
-        shutil.copy(file, file.replace(".jsonl", "-copy.jsonl"))
+        source = path.partition("=")[0]
+        shutil.copy(source, source.replace(".jsonl", "-copy.jsonl"))
     expected = json.loads(run("evaluate", name, "--held-out", "--json").stdout)["loss"]
     for again in ([], given, copies):
         assert json.loads(run("evaluate", name, *again, "--held-out", "--json").stdout)["loss"] == expected

@@ -44,6 +44,7 @@ class FakeHub(BaseHTTPRequestHandler):
     requests: list[tuple[str, str, str | None]]  # method, file, range
     interrupted: set[str]  # files whose first download ends halfway
     corrupt: set[str]  # files whose content does not match the hash
+    endpoint: str
 
     def do_HEAD(self) -> None:
         self.answer(with_body=False)

@@ -112,7 +112,7 @@ def test_a_zip_whose_member_ends_too_early_is_refused(folder: Path, monkeypatch:
     refused(folder, "is truncated, damaged or not a file of weights")
 
 
-@pytest.mark.parametrize("dtype", [torch.quint8, torch.bits8, torch.uint4, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.quint8, torch.bits8, torch.uint4, torch.complex64], ids=str)  # type: ignore[attr-defined]
 def test_a_tensor_of_a_type_that_is_not_of_real_numbers_is_refused(tmp_path: Path, dtype: torch.dtype) -> None:
     with pytest.raises(MinigptError, match=r"'x' in .* is sparse, quantized or complex"):
         TorchTensors(tmp_path, {"x": StoredTensor(dtype, (1,), (1,), 0)})

@@ -75,8 +75,8 @@ def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> 
 
 def formula(qkv: Tensor, n_head: int) -> Tensor:
     """Causal attention of all heads, (B, T, 3C) -> (B, T, C)."""
-    heads = (part.unflatten(2, (n_head, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=2))
-    return attention.attend(*heads, causal_mask(qkv.shape[1]))[0].transpose(1, 2).flatten(2)
+    q, k, v = (part.unflatten(2, (n_head, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=2))
+    return attention.attend(q, k, v, causal_mask(qkv.shape[1]))[0].transpose(1, 2).flatten(2)
 
 
 def gradients(compute: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,7 +109,7 @@ def test_layer_norm_and_its_gradients_are_those_of_pytorch(shape: tuple[int, ...
     y, statistics = operations.layer_norm(x, weight, bias, 1e-5, dtype)
     found = (y, *operations.layer_norm_gradient(gradient, x, weight, statistics))
     leaves = [each.double().requires_grad_() for each in (x, weight, bias)]
-    exact = F.layer_norm(leaves[0], (width,), *leaves[1:], 1e-5)
+    exact = F.layer_norm(leaves[0], (width,), leaves[1], leaves[2], 1e-5)
     exact.backward(gradient.double())
     assert y.dtype == dtype
     torch.testing.assert_close(y.double(), exact.detach(), **ROUNDING[dtype])
@@ -322,8 +322,9 @@ def adam_of(rows: Tensor) -> tuple[Tensor, ...]:
         weight_updates.adam(0.1, 0.9, 0.99, 1e-8, 1),
     )
     ids, starts = torch.arange(len(rows)), torch.arange(len(rows) + 1)  # token i has feature i
-    mean, square, *of_features = (torch.zeros_like(rows) for _ in range(4))
-    updates, weight = weight_updates.adam_of_features(*of_features, gradient, ids, starts, adam), rows.clone()
+    mean, square, feature_mean, feature_square = (torch.zeros_like(rows) for _ in range(4))
+    updates = weight_updates.adam_of_features(feature_mean, feature_square, gradient, ids, starts, adam)
+    weight = rows.clone()
     weight_updates.adam_of_tokens_(weight, mean, square, gradient, updates, ids, starts, 0.9, adam)
     momentum = torch.zeros_like(rows)
     nesterov = weight_updates.momenta_([momentum], [rows], 0.9, torch.bfloat16)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_the_old_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> Non
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
-    def write(file: object) -> None:
+    def write(file: IO[bytes]) -> None:
         file.write(b"half of the new")
         file.flush()
         assert path.read_bytes() == b"old"
@@ -63,7 +64,7 @@ def test_the_old_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> Non
 def test_an_interrupted_write_changes_nothing(tmp_path: Path, stop: type[BaseException]) -> None:
     (tmp_path / "file").write_bytes(b"old")
 
-    def write(file: object) -> None:
+    def write(file: IO[bytes]) -> None:
         file.write(b"half")
         raise stop
 

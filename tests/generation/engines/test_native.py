@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -279,7 +280,10 @@ def test_the_default_device_of_torch_has_no_effect(quantization: str) -> None:
 def test_the_choice_of_the_engine_does_not_depend_on_the_settings_of_torch(context: str) -> None:
     model, default = scaled_model(SHAPES[0]), torch.get_default_dtype()
     resolve._modules_of_decode_c.cache_clear()
-    contexts = {"default device": torch.device("meta"), "autocast": torch.autocast("cpu", torch.bfloat16)}
+    contexts: dict[str, contextlib.AbstractContextManager[Any]] = {
+        "default device": torch.device("meta"),
+        "autocast": torch.autocast("cpu", torch.bfloat16),
+    }
     try:
         torch.set_default_dtype(torch.float64 if context == "default dtype" else default)
         with contexts.get(context, contextlib.nullcontext()):
