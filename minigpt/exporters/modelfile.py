@@ -12,11 +12,14 @@ from minigpt.storage.files import atomic_write
 
 _SUFFIX = ".Modelfile"
 # What `minigpt.data.transcript.transcript` does, in Go's text/template, except that it cannot put a space before the
-# further lines of a message. A generated reply begins with the space after "Assistant:".
+# further lines of a message. A generated reply begins with the space after "Assistant:", and ends with a newline if the
+# model wrote an end-of-text after it.
 _CONVERSATION = """
 {{- range .Messages -}}
 {{- if eq .Role "system" }}System{{ else if eq .Role "user" }}User{{ else }}Assistant{{ end -}}
-:{{ if not (and .Content (eq (slice .Content 0 1) " ")) }} {{ end }}{{ .Content }}
+:{{ if not (and .Content (eq (slice .Content 0 1) " ")) }} {{ end }}
+{{- with .Content }}{{ $last := len (slice . 1) -}}
+{{- if eq (slice . $last) "\\n" }}{{ slice . 0 $last }}{{ else }}{{ . }}{{ end }}{{ end }}
 {{ end -}}
 Assistant:""".strip()
 

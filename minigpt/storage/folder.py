@@ -32,10 +32,16 @@ PROCESS = os.urandom(4).hex()  # tells this process from an earlier one with the
 
 @functools.cache
 def host() -> str:
-    """Eight hexadecimal digits for the name of this host: hosts that share a disk have processes with the same ids."""
+    """Eight hexadecimal digits for the name of this host, and for its processes' namespace if it is a container.
+
+    Hosts that share a disk, and containers with the same host name, have processes with the same ids.
+    """
     import socket  # most commands write no folder
 
-    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+    namespace = ""
+    with contextlib.suppress(OSError):
+        namespace = os.readlink("/proc/self/ns/pid")
+    return f"{zlib.crc32(f'{socket.gethostname()} {namespace}'.encode()):08x}"
 
 
 def temporary_folder_name(name: str) -> str:

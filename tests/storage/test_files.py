@@ -129,6 +129,12 @@ def test_the_temporary_folder_of_a_killed_process_with_the_same_pid_is_removed(t
     assert not left.exists()
 
 
+def test_processes_of_containers_with_the_same_host_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = host.__wrapped__()
+    monkeypatch.setattr(os, "readlink", lambda _path: "pid:[4026539999]")
+    assert host.__wrapped__() != here
+
+
 @pytest.mark.parametrize("write", [lambda path: atomic_write(path, b"new"), write_folder])
 def test_what_killed_processes_left_of_the_same_output_is_removed(
     tmp_path: Path, write: Callable[[Path], object]
