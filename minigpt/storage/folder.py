@@ -40,7 +40,7 @@ def host() -> str:
 
     namespace = ""
     with contextlib.suppress(OSError):
-        namespace = os.readlink("/proc/self/ns/pid")
+        namespace = str(Path("/proc/self/ns/pid").readlink())
     return f"{zlib.crc32(f'{socket.gethostname()} {namespace}'.encode()):08x}"
 
 

@@ -131,7 +131,7 @@ def test_the_temporary_folder_of_a_killed_process_with_the_same_pid_is_removed(t
 
 def test_processes_of_containers_with_the_same_host_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     here = host.__wrapped__()
-    monkeypatch.setattr(os, "readlink", lambda _path: "pid:[4026539999]")
+    monkeypatch.setattr(Path, "readlink", lambda _path: Path("pid:[4026539999]"))
     assert host.__wrapped__() != here
 
 
