@@ -49,13 +49,13 @@ def _message(value: object, location: str) -> Message:
 
 def _text(content: object, message: Mapping[str, Any], location: str) -> str:
     """The text of a message; several text parts are joined."""
-    if isinstance(content, str):
+    calls = any(message.get(key) for key in ("tool_calls", "function_call"))
+    if isinstance(content, str) and (content.strip() or not calls):
         return content
     if isinstance(content, list):
         return "".join(_part(each, location) for each in content)
-    if content is not None:
+    if content is not None and not isinstance(content, str):
         raise DataError(f"{location}: its content must be a string, not {_shown(content)}")
-    calls = any(message.get(key) for key in ("tool_calls", "function_call"))
     why = " but a tool call, which is not text" if calls else ""
     raise DataError(f"{location} has no content{why}; remove the line, or give the message a text")
 

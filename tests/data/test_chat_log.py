@@ -51,6 +51,7 @@ def test_a_text_under_the_key_is_no_conversation(tmp_path: Path) -> None:
         ([{"content": "x"}], "line 2, message 1 has no role"),
         ([*HELLO, {"role": "user"}], "line 2, message 3 has no content"),
         ([{"role": "assistant", "content": None, "tool_calls": [1]}], "has no content but a tool call"),
+        ([{"role": "assistant", "content": " ", "tool_calls": [1]}], "has no content but a tool call"),
         ([{"role": "user", "content": 5}], "its content must be a string, not 5"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "has a part of type 'image_url'; only text"),
         ([{"role": "user", "content": ["x"]}], "has a part that is not text"),
