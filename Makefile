@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test test-cluster test-isa test-launchers test-serving isa-plain isa-avx2 isa-avx512 lint types types-here \
-	types-win32 types-darwin types-tests fuzz wasm clean
+	types-tests types-win32 types-darwin fuzz wasm clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -68,16 +68,16 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.test
-	$(MAKE) -j2 types-here types-win32 types-darwin types-tests
+	$(MAKE) -j2 types-here types-tests types-win32 types-darwin
 
 types-here:
 	$(BIN)/mypy
 
-types-win32 types-darwin: types-%:
-	$(BIN)/mypy --platform $* --cache-dir .mypy_cache/$* minigpt cli.py
-
 types-tests:
-	$(BIN)/mypy --config-file tests/mypy.ini --cache-dir .mypy_cache/tests
+	$(BIN)/mypy --config-file .ci/mypy-names.ini --cache-dir .mypy_cache/tests tests
+
+types-win32 types-darwin: types-%:
+	$(BIN)/mypy --config-file .ci/mypy-names.ini --platform $* --cache-dir .mypy_cache/$* minigpt cli.py
 
 # The clients have many dependencies of their own, so they get an environment of their own.
 test-serving: $(BIN)/python

@@ -31,7 +31,10 @@ from minigpt.storage.files import exists
 from minigpt.threads import TOLERANCE, OtherPrograms
 from minigpt.training.events import Notice
 
-_LAST_MEASUREMENT = 1.0  # seconds, of the steps that were chosen
+# Seconds of the last measurement, of the steps that were chosen: in a virtual machine whose neighbours compute now and
+# then, the speed changes every few seconds.
+_LAST_MEASUREMENT, _LONGEST_MEASUREMENT = 1.0, 5.0
+_LAST_SHARE = 0.008  # of a budget in minutes
 
 
 def plan_run(
@@ -124,7 +127,8 @@ def _measured_settings(
     """
     timer = StepTimer(measure, dtypes)
     settings = plan_with(timer)
-    again = functools.partial(measure, seconds=_LAST_MEASUREMENT)
+    seconds = _LAST_SHARE * 60 * (settings.training.minutes or 0) / (1 if settings.teacher is None else 2)
+    again = functools.partial(measure, seconds=min(max(seconds, _LAST_MEASUREMENT), _LONGEST_MEASUREMENT))
     measured = settings.measured_again(again)
     if not settings.was_slower_than(measured):
         return measured

@@ -11,6 +11,7 @@ from minigpt.planning.scaling_law import relative_loss
 from minigpt.planning.throughput import Measure
 
 _DISTURBED = 1.2  # times as long as the same steps a moment before or after
+_SLOWER = 1.05  # times as long: for less, the choices are not made again
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,8 @@ class PlannedSettings:
         return replace(self, seconds_per_step=seconds(self.training, self.seconds_per_step), teacher=teacher)
 
     def was_slower_than(self, again: "PlannedSettings") -> bool:
-        """Whether another program slowed the measurements of these settings down, and not those of `again`."""
-        return self.slowdown(again) > _DISTURBED
+        """Whether a step took so much longer when these settings were measured that other settings may be better."""
+        return self.slowdown(again) > _SLOWER
 
     def slowdown(self, again: "PlannedSettings") -> float:
         """How many times as long a step took when these settings were measured as when `again` were."""

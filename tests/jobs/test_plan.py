@@ -89,6 +89,37 @@ def test_a_run_is_planned_again_if_another_program_slowed_the_first_measurements
     assert n_last == (2 if busy == "never" else 3)  # a plan with a teacher measures both kinds of steps
 
 
+@pytest.mark.parametrize(("minutes", "distill", "expected"), [(0.5, "off", 1), (5, "off", 2.4), (60, "on", 5)])
+def test_the_last_measurement_is_longer_in_a_longer_run(
+    here: Path, monkeypatch: pytest.MonkeyPatch, minutes: float, distill: str, expected: float
+) -> None:
+    asked: list[float] = []
+
+    def seconds_per_step(*_: object, seconds: float = 0.4, **_rest: object) -> float:
+        asked.append(seconds)
+        return 0.01
+
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", seconds_per_step)
+    plan_of(here / "fox.txt", minutes=minutes, distill=distill, dtype="float32", device="cpu")
+    assert asked[-1] == pytest.approx(expected)
+    assert 0.4 in asked
+
+
+@pytest.mark.parametrize(("last", "plans"), [(0.0097, 1), (0.009, 2)])
+def test_a_run_is_planned_again_if_its_steps_are_a_tenth_faster_than_first_measured(
+    here: Path, monkeypatch: pytest.MonkeyPatch, last: float, plans: int
+) -> None:
+    asked: list[float] = []
+
+    def seconds_per_step(*_: object, seconds: float = 0.4, **_rest: object) -> float:
+        asked.append(seconds)
+        return 0.01 if seconds <= 0.4 else last
+
+    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", seconds_per_step)
+    plan_of(here / "fox.txt", minutes=5, preset="nano", distill="off", dtype="float32", dropout=0.1, device="cpu")
+    assert sum(seconds > 0.4 for seconds in asked) == plans
+
+
 @pytest.mark.parametrize(("given", "expected"), [({"compile": "on"}, True), ({}, False), ({"compile": "off"}, False)])
 def test_the_plan_of_a_compiled_run_notes_that_its_speed_was_measured_without(
     here: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], expected: bool
