@@ -352,6 +352,7 @@ def test_rules_that_are_not_gpt2s_give_the_ids_of_transformers(way, tmp_path):
     @example(TEXT)
     @example("a<new>>b <new> c")
     def check(text):
+        assume(not any(token in text for token in ours.special))  # as in check_ids
         assert ours.encode(text) == theirs.encode(text, add_special_tokens=False)
 
     check()
