@@ -50,11 +50,13 @@ def _message(value: object, location: str) -> Message:
 def _text(content: object, message: Mapping[str, Any], location: str) -> str:
     """The text of a message; several text parts are joined."""
     calls = any(message.get(key) for key in ("tool_calls", "function_call"))
-    if isinstance(content, str) and (content.strip() or not calls):
+    if calls and isinstance(content, str) and not content.strip():
+        content = None
+    if isinstance(content, str):
         return content
     if isinstance(content, list):
         return "".join(_part(each, location) for each in content)
-    if content is not None and not isinstance(content, str):
+    if content is not None:
         raise DataError(f"{location}: its content must be a string, not {_shown(content)}")
     why = " but a tool call, which is not text" if calls else ""
     raise DataError(f"{location} has no content{why}; remove the line, or give the message a text")

@@ -29,7 +29,7 @@ def modelfile_path(gguf: Path) -> Path:
     return gguf.with_suffix(_SUFFIX)
 
 
-def modelfile(gguf: Path, context: int, chat_template: str | None = None) -> str | None:
+def modelfile(gguf: Path, context: int, chat_template: str | None) -> str | None:
     """The content of the Modelfile for a GGUF file of a model with this context length, in tokens.
 
     Without a chat template, the prompt is passed on unchanged, because the model continues texts. With minigpt's, a

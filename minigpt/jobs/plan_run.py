@@ -31,8 +31,8 @@ from minigpt.storage.files import exists
 from minigpt.threads import TOLERANCE, OtherPrograms
 from minigpt.training.events import Notice
 
-# Seconds of the last measurement, of the steps that were chosen: in a virtual machine whose neighbours compute now and
-# then, the speed changes every few seconds.
+# Seconds of the last measurement, of the steps that were chosen: some virtual machines change their speed every few
+# seconds.
 _LAST_MEASUREMENT, _LONGEST_MEASUREMENT = 1.0, 5.0
 _LAST_SHARE = 0.008  # of a budget in minutes
 
@@ -122,8 +122,8 @@ def _measured_settings(
 ) -> PlannedSettings:
     """The settings for the speed of this machine, with the time of a step as measured last.
 
-    They are planned a second time, for the speed that was measured last, if another program slowed the first
-    measurements down: the speed decides on the model, on regularization and on a teacher.
+    They are planned a second time, for the speed that was measured last, if the steps took longer in the first
+    measurements: the speed decides on the model, on regularization and on a teacher.
     """
     timer = StepTimer(measure, dtypes)
     settings = plan_with(timer)
