@@ -813,7 +813,10 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_refused(corpus: Corpus) -> No
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # of torch.compile itself
-@pytest.mark.parametrize(("dtype", "compiled"), [("float32", "off"), ("bfloat16", "on"), ("float16", "off")])
+@pytest.mark.parametrize(
+    ("dtype", "compiled"),
+    [("float32", "off"), pytest.param("bfloat16", "on", marks=pytest.mark.compiles), ("float16", "off")],
+)
 def test_training_learns_on_cuda(corpus: Corpus, dtype: str, compiled: str) -> None:
     size = 6 if compiled == "on" else 4  # of the batch: a single shape to compile
     config = settings(steps=60, device="cuda", dtype=dtype, compile=compiled, sample_every=0, micro_batch_size=size)

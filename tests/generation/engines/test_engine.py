@@ -417,7 +417,7 @@ def test_a_failing_compiler_is_an_error_of_one_sentence(error: RuntimeError, mon
 @pytest.mark.gpu
 @pytest.mark.usefixtures("exact_float32")
 @pytest.mark.filterwarnings("ignore")  # of torch.compile itself
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiles)])
 def test_recorded_steps_give_the_logits_of_unrecorded_steps(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if compiled:
         monkeypatch.setattr(cuda_graphs, "_SHORTEST_SPAN", 12)  # a single span to compile
