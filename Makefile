@@ -5,6 +5,7 @@
 # make test-launchers: the examples for Kubernetes, SkyPilot and Ray Train.
 # make test-serving: other programs' clients and lm-evaluation-harness use `minigpt serve`.
 # make test-isa: the tests of results that depend on rounding, on an x86 processor, with instruction sets switched off.
+# make test-triton: the Triton kernels for CUDA, in Triton's interpreter and compiled for two GPUs, without a GPU.
 # make wasm: the WebAssembly modules of `minigpt export --to html`, from their C; they are in the repository.
 
 PYTHON ?= python3
@@ -12,8 +13,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-cluster test-isa test-launchers test-serving isa-plain isa-avx2 isa-avx512 lint types types-here \
-	types-tests types-win32 types-darwin fuzz wasm clean
+.PHONY: demo test test-cluster test-isa test-launchers test-serving test-triton isa-plain isa-avx2 isa-avx512 lint types \
+	types-here types-tests types-win32 types-darwin fuzz wasm clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -98,6 +99,14 @@ test-launchers: $(BIN)/python
 	$(VENV)-launchers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,launchers]'
 	OMP_NUM_THREADS=1 $(VENV)-launchers/bin/python -m pytest -m cluster -W default tests/cluster/test_examples.py
 
+# Triton comes with PyTorch for CUDA only; its interpreter fails with a newer numpy.
+test-triton: $(BIN)/python
+	$(PYTHON) -m venv $(VENV)-triton
+	$(VENV)-triton/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(VENV)-triton/bin/python -m pip install --quiet --disable-pip-version-check 'triton==3.6.0' 'numpy<2.4'
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VENV)-triton/bin/python -m pytest -W default tests/generation/engines/test_triton_step.py
+	OMP_NUM_THREADS=1 $(VENV)-triton/bin/python -m pytest -W default tests/generation/engines/test_triton_step.py
+
 fuzz: $(VENV)/.test
 	$(INSTALL) -e '.[plot,test,fuzz]'
 	$(BIN)/python tests/fuzz/readers.py
@@ -107,4 +116,4 @@ wasm: | $(VENV)/.pip
 	$(BIN)/python minigpt/exporters/html/build_wasm.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-launchers $(VENV)-serving demo/checkpoints build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-launchers $(VENV)-serving $(VENV)-triton demo/checkpoints build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,11 +1,12 @@
 """The engine for CUDA: a decode step with fixed shapes and addresses, recorded once as a CUDA graph and replayed.
 
 A decode step at batch size 1 consists of hundreds of small kernels. Launching them one by one takes the CPU longer than
-the GPU needs to run them; a graph launches all of them at once.
+the GPU needs to run them; a graph launches all of them at once. For one or two rows the step is `TritonStep`.
 """
 
+import importlib.util
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,11 @@ from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
 from minigpt.model.kv_cache import KVCache
 
+if TYPE_CHECKING:
+    from minigpt.generation.engines.triton_step import TritonStep
+
 _SHORTEST_SPAN = 128  # the fewest cached positions that a step attends to; longer spans are this times a power of two
+_MOST_KERNEL_ROWS = 2  # for more, products on tensor cores are faster
 _MOST_SHAPES = 10_000  # to compile the step for: numbers of rows x spans
 
 
@@ -126,15 +131,19 @@ class Recording:
 
 
 class Replay:
-    """A `Recording` of `static_step` for one cache and one span."""
+    """A `Recording` of a step for one cache, and of `static_step` for one span."""
 
     def __init__(self, step: Step, model: GPT, cache: KVCache, span: int) -> None:
         rows, device = cache.batch_size, cache.layers[0].keys.device
         self._ids = ids = torch.zeros(rows, 1, dtype=torch.int64, device=device)
-        self._at = at = torch.zeros(1, dtype=torch.int64, device=device)
+        self._at = at = torch.zeros(rows, dtype=torch.int64, device=device)
         self._padding = padding = torch.zeros(rows, dtype=torch.int64, device=device)
+        kernels = kernel_step(model, cache) if step is static_step else None
         # Without `self`: a reference cycle would keep the cache's memory until the next garbage collection.
-        self._step = Recording(lambda: step(model, cache, ids, at, padding, span), device)
+        if kernels is not None:
+            self._step = Recording(lambda: kernels(ids[:, 0], at, padding)[:, None], device)
+        else:
+            self._step = Recording(lambda: step(model, cache, ids, at[:1], padding, span), device)
 
     def __call__(self, ids: Tensor, at: int, padding: Tensor | None) -> Tensor:
         """Reads one id per row, (B, 1), at position `at`: -> (B, 1, V)."""
@@ -145,6 +154,29 @@ class Replay:
         else:
             self._padding.copy_(padding)
         return self._step()
+
+
+def kernel_step(model: GPT, cache: KVCache) -> "TritonStep | None":
+    """The step in Triton kernels, for a few rows of a plain GPT on NVIDIA GPUs from Ampere on; None if it does not fit.
+
+    PyTorch for CUDA brings Triton on Linux.
+    """
+    device = model.token_embedding.weight.device
+    if device.type != "cuda" or torch.version.hip or importlib.util.find_spec("triton") is None:
+        return None
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 0) or cache.batch_size > _MOST_KERNEL_ROWS:
+        return None
+    with torch.device("meta"):
+        plain = GPT(model.config.replace(n_layer=1))
+    if not {type(module) for module in model.modules()} <= {type(module) for module in plain.modules()}:
+        return None  # an adapter, or a changed model
+    if not all(weight.is_contiguous() for weight in model.parameters()):
+        return None
+    from minigpt.generation.engines.triton_step import TritonStep
+
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return TritonStep(model, cache, overlaps=capability >= (9, 0), processors=processors)
 
 
 class GraphEngine(TorchEngine):

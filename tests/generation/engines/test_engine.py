@@ -455,6 +455,16 @@ def test_recorded_steps_of_heads_as_wide_as_gpt2s_give_the_logits_of_unrecorded_
 
 
 @pytest.mark.gpu
+def test_one_or_two_rows_of_a_plain_model_on_cuda_are_read_by_kernels_in_triton() -> None:
+    model = small_model().to("cuda")
+    for rows, fits in ((1, True), (2, True), (3, False)):
+        cache = KVCache(model.config, rows, device="cuda")
+        assert (cuda_graphs.kernel_step(model, cache) is not None) == fits
+    model.blocks[0].mlp.up_proj = torch.nn.Sequential(model.blocks[0].mlp.up_proj)  # type: ignore[union-attr,assignment]
+    assert cuda_graphs.kernel_step(model, KVCache(model.config, 1, device="cuda")) is None
+
+
+@pytest.mark.gpu
 def test_a_model_on_cuda_gets_the_graph_engine() -> None:
     engine = resolve_engine(small_model().to("cuda", torch.bfloat16))
     assert isinstance(engine, GraphEngine)
