@@ -14,10 +14,9 @@ from minigpt.cli.options import CheckpointsOption, names_of, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import exiting_on_stops, ignoring_sigusr1, signals_as_requests
 from minigpt.cli.train_end import discard_run, print_how_to_resume, print_next_steps, print_result
-from minigpt.cli.watch import Watch
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
-from minigpt.reports import REPORT, WATCH_PORT
+from minigpt.reports import REPORT
 from minigpt.run_options import RunOptions
 
 if TYPE_CHECKING:
@@ -108,20 +107,11 @@ def train(
         ),
     ] = None,
     no_report: Annotated[
-        bool, typer.Option("--no-report", help=f"do not write {REPORT} into the run's folder at the end")
+        bool, typer.Option("--no-report", help=f"do not write {REPORT} into the run's folder")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help=f"show {REPORT} on a local web page that follows the run while it trains")
+        bool, typer.Option("--watch", help=f"open {REPORT} in a browser; it reloads itself while the run trains")
     ] = False,
-    watch_port: Annotated[
-        int | None,
-        typer.Option(
-            "--watch-port",
-            help=f"port of the page of --watch [default: {WATCH_PORT}, or a free one if that is taken]",
-            min=1,
-            max=65535,
-        ),
-    ] = None,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
     """Train a GPT on your text. Settings that you do not give are chosen for your text and machine, and printed.
@@ -149,6 +139,8 @@ def train(
         allow_change=allow_change,
     )
     check_loggers(log or [])
+    if watch and no_report:
+        raise ConfigError(f"--watch shows {REPORT}, so it cannot be combined with --no-report; omit one of them")
     if prepare_only:
         _prepare(request, alone=not (plan or resume))
         return
@@ -165,7 +157,6 @@ def train(
 
         if world.size == 1:
             stack.enter_context(exiting_on_stops())
-        page = stack.enter_context(Watch(watch_port)) if watch or watch_port is not None else None
         out = console()
         with PreparationDisplay(out) as display:
             job = display.follow(
@@ -179,7 +170,7 @@ def train(
                 )
             )
         share_job(world, job)
-        _train(job, checkpoints, out, world, log or [], page, report=not no_report)
+        _train(job, checkpoints, out, world, log or [], watch=watch, report=not no_report)
 
 
 def _prepare(request: "Request", *, alone: bool) -> None:
@@ -230,15 +221,15 @@ def _train(
     out: "Console",
     world: "World",
     loggers: list[str],
-    page: Watch | None,
     *,
+    watch: bool,
     report: bool,
 ) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     from minigpt.cli.render.training_display import TrainingDisplay
     from minigpt.jobs.events import SpeedChange, Started, TeacherTrained
     from minigpt.jobs.loggers import open_loggers
-    from minigpt.jobs.pages import write_pages
+    from minigpt.jobs.pages import keep_report, write_pages
     from minigpt.jobs.train_job import train_job
     from minigpt.storage.run import Run
     from minigpt.training.clock import Control
@@ -252,7 +243,10 @@ def _train(
         signals = stack.enter_context(signals_as_requests(control, lambda: display.stop() if display else None))
         logged = stack.enter_context(ExitStack())
         try:
-            for event in train_job(job, control=control, world=world):
+            training = train_job(job, control=control, world=world)
+            if report:
+                training = keep_report(training, job.run, opened=_open_page if watch else None)
+            for event in training:
                 if isinstance(event, Started):
                     run = Run.open(event.directory) if event.is_teacher else job.run
                     title = job.run.directory.name + ("-teacher" if event.is_teacher else "")
@@ -264,8 +258,6 @@ def _train(
                         if not job.resume:
                             discard_run(job.run)
                         raise
-                    if page is not None:
-                        page.start(run, job.corpus.tokenizer, event.total_steps)
                     shown.close()
                     display = shown.enter_context(TrainingDisplay.of(event, out))
                     done = event.step  # the resumed run writes the later lines again
@@ -276,8 +268,6 @@ def _train(
                     continue
                 assert display is not None
                 display.show(event)
-                if page is not None:
-                    page.show(event)
                 if not isinstance(event, SpeedChange):
                     log_event(event.finished if isinstance(event, TeacherTrained) else event)
                 finished = event if isinstance(event, Finished) else None
@@ -294,8 +284,14 @@ def _train(
     finally:  # even if standard output is closed
         for text in write_pages(job.run, report=report):
             note(text)
-        if page is not None:
-            page.finish()
         if unsaved is not None:
             raise unsaved
     print_next_steps(job, checkpoints)
+
+
+def _open_page(path: Path) -> None:
+    """Says where a page is, and opens it in a browser if this machine has one."""
+    import webbrowser
+
+    note(f"watch it: {path}")
+    webbrowser.open(path.resolve().as_uri())

@@ -11,7 +11,7 @@ from minigpt.config import TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.jobs.events import Event
 from minigpt.jobs.find_run import find_run
-from minigpt.jobs.pages import write_pages
+from minigpt.jobs.pages import keep_report, write_pages
 from minigpt.jobs.plan import Plan
 from minigpt.jobs.plan_run import plan_run
 from minigpt.jobs.request import Request, Sources
@@ -115,7 +115,10 @@ def _fit(
     late_error: CheckpointError | KeyboardInterrupt | None = None
     control = control or Control()
     try:
-        with closing(train_job(job, control=control)) as training:  # so that a save that fails on leaving raises
+        training: Generator[Event, None, None] = train_job(job, control=control)
+        if report:
+            training = keep_report(training, job.run)
+        with closing(training):  # so that a save that fails on leaving raises
             for event in _interruptible(training, control):
                 if isinstance(event, Finished):
                     finished = event

@@ -1,10 +1,67 @@
-"""The loss curve and the report of a run that has ended."""
+"""The loss curve and the report of a run: the report while it trains, both when it has ended."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
 
 from minigpt.errors import MissingPackageError
 from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.jobs.events import Event, SpeedChange, Started, TeacherTrained
 from minigpt.storage.run import Run
+from minigpt.training.events import Evaluation, Finished, Notice, Sample, Step
+
+Kind = TypeVar("Kind", bound=Event)
+
+
+def keep_report(
+    training: Generator[Kind, None, None], run: Run, *, opened: Callable[[Path], object] | None = None
+) -> Generator[Kind | Notice, None, None]:
+    """Passes on the events of a job, and rewrites the report of its `run` at each evaluation, as a page that reloads.
+
+    `opened` is called once with its path, when it is there. If the caller leaves before the end, training is closed
+    first, which saves, and the page ends too. An error of the page is a notice, once; the run does not fail.
+    """
+    from minigpt.jobs.running_report import RunningReport
+    from minigpt.reports import REPORT
+
+    path = run.directory / REPORT
+    page: RunningReport | None = None
+    failed = ended = False
+
+    def attempt(write: Callable[[], object]) -> Iterator[Notice]:
+        nonlocal failed
+        try:
+            write()
+        except Exception as error:  # of any kind: what is trained is saved without the page
+            if not failed:
+                failed = True
+                yield Notice(0, f"no report is written during training: {type(error).__name__}: {error}")
+
+    try:
+        with closing(training):
+            for event in training:
+                if isinstance(event, Started):
+                    shown = Run.open(event.directory) if event.is_teacher else run
+                    page = RunningReport(shown, path, event.total_steps)
+                    yield event
+                    yield from attempt(page.write)
+                    if opened is not None and not failed:
+                        opened(path)
+                        opened = None
+                    continue
+                if page is not None:
+                    if isinstance(event, Step):
+                        page.step(event)
+                    elif isinstance(event, Notice | SpeedChange | TeacherTrained):
+                        page.notice(event.text)
+                    elif isinstance(event, Evaluation | Sample):
+                        yield from attempt(page.write)
+                ended = ended or isinstance(event, Finished)
+                yield event
+    finally:
+        if page is not None and not ended:
+            list(attempt(page.end))  # nobody listens any more
 
 
 def write_pages(run: Run, *, report: bool = True) -> Iterable[str]:

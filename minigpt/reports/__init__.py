@@ -1,4 +1,3 @@
-"""Self-contained HTML pages: the inspection page and the report of a run, also served while the run trains."""
+"""Self-contained HTML pages: the inspection page and the report of a run, which is also kept while the run trains."""
 
 REPORT = "report.html"  # in a run's folder
-WATCH_PORT = 8765  # of the page of a run that is training, if no other program uses it

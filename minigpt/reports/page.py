@@ -12,21 +12,18 @@ INSPECTION_VIEWS = ("inspection", "tokens", "attention", "lens", "norms")
 _SHARED = ("page", *INSPECTION_VIEWS)
 
 
-def page(
-    title: str, script_names: Sequence[str], data: Mapping[str, Any], kind: str = "page", *, connects: bool = False
-) -> str:
+def page(title: str, script_names: Sequence[str], data: Mapping[str, Any], kind: str = "page") -> str:
     """A page that runs page.js and then the scripts named, each with its style sheet, on `data`.
 
     The scripts are those of `minigpt.pages` and of this room. `kind` is noted in the page, as `mark_of` says.
 
     The scripts get the data as JSON, so that text in it cannot become part of the page. The content security policy
-    forbids the page to load anything and to run other scripts; with `connects`, it may read from the server that it
-    comes from.
+    forbids the page to load anything and to run other scripts.
 
     Raises: ValueError for NaN or infinity in the data, which JSON cannot hold; give None instead.
     """
     scripts, styles = page_assets(script_names)
-    policy = content_policy(scripts, [joined_styles(styles)], connects=connects)
+    policy = content_policy(scripts, [joined_styles(styles)])
     return document(visible(title), kind, scripts, styles, {"scale": CIVIDIS, **data}, policy=policy)
 
 

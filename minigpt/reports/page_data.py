@@ -65,7 +65,7 @@ def page_data(record: RunRecord, name: str, lines: LogLines, *, is_training: boo
         "learningRate": _curve(steps, "learning_rate"),
         "speed": _curve(steps, "tokens_per_second"),
         "baselines": [
-            [baseline.name + "*" * baseline.is_partial, _rounded(baseline.bits_per_byte)]
+            [baseline.name + "*" * baseline.is_partial, rounded(baseline.bits_per_byte)]
             for baseline in recorded_baselines(record)
         ],
         "samples": [_sample(line) for line in _thinned(lines.samples, _MOST_ROWS)],
@@ -108,7 +108,7 @@ def _curve(lines: Sequence[Line], name: str) -> dict[str, list[Any]]:
 
 
 def _columns(lines: Sequence[Line], names: Mapping[str, str]) -> dict[str, list[Any]]:
-    return {key: [_rounded(line.get(name)) for line in lines] for key, name in names.items()}
+    return {key: [rounded(line.get(name)) for line in lines] for key, name in names.items()}
 
 
 def _thinned(lines: Sequence[Any], most: int) -> list[Any]:
@@ -125,9 +125,9 @@ def _sample(line: Line) -> dict[str, Any]:
         "step": line["step"],
         "prompt": line.get("prompt", ""),
         "text": line["sample"],
-        "longestRun": longest and _rounded(longest.length),
+        "longestRun": longest and rounded(longest.length),
         "longestText": longest and str(longest),
-        "copiedShare": _rounded(line.get("copied_share")),
+        "copiedShare": rounded(line.get("copied_share")),
         "minText": longest and longest.minimum(line.get("copied_at_least") or LONG_RUN),
         "copiedSpans": line.get("copied_spans", []),
     }
@@ -147,10 +147,10 @@ def passage_data(evaluations: Sequence[Line], tokenizer: Tokenizer) -> dict[str,
 
 
 def _bits(nats: Sequence[float]) -> list[float]:
-    return [_rounded(value / _NATS_PER_BIT) for value in nats]
+    return [rounded(value / _NATS_PER_BIT) for value in nats]
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """A number to five digits, None for NaN and infinity; anything else unchanged."""
     if not isinstance(value, float):
         return value

@@ -20,20 +20,34 @@ KIND = "report"
 SCRIPTS = ("chart", "report", "headline", "curves", "samples", "surprisal", "record")  # in assets/, in this order
 
 
-def report_page(directories: Sequence[Path], problems: list[str] | None = None, *, measures: bool = True) -> str:
+def report_page(
+    directories: Sequence[Path],
+    problems: list[str] | None = None,
+    *,
+    measures: bool = True,
+    live: dict[str, Any] | None = None,
+) -> str:
     """The page on one run, or on several side by side; an interrupted run is shown up to the end of its log.
+
+    With `live`, how far a run has come that is training, the page reloads itself.
 
     With a list of `problems`, damaged parts of the record and lines of the log are not shown, and the list gets a
     sentence on each. Without `measures`, nothing is computed and only the run's folder is read.
     Raises: CheckpointError for a folder without a run, or without such a list for a damaged record or log.
     """
-    runs = [run_data(directory, problems, measures=measures) for directory in directories]
+    runs = [
+        run_data(directory, problems, measures=measures and live is None, is_training=live is not None)
+        for directory in directories
+    ]
     for run, name in zip(runs, distinct_names(directories), strict=True):
         run["name"] = name
-    return page(" and ".join(run["name"] for run in runs), list(SCRIPTS), {"runs": runs}, KIND)
+    scripts = list(SCRIPTS) if live is None else [*SCRIPTS, "live"]
+    return page(" and ".join(run["name"] for run in runs), scripts, {"runs": runs, "live": live}, KIND)
 
 
-def write_report(directories: Sequence[Path], path: Path, problems: list[str] | None = None) -> None:
+def write_report(
+    directories: Sequence[Path], path: Path, problems: list[str] | None = None, *, live: dict[str, Any] | None = None
+) -> None:
     """Writes that page to a file, atomically.
 
     Raises: CheckpointError as `report_page`, or if the file cannot be written or its folder does not exist.
@@ -42,10 +56,12 @@ def write_report(directories: Sequence[Path], path: Path, problems: list[str] | 
         has_folder = path.parent.is_dir()
     if not has_folder:
         raise CheckpointError(f"{path} could not be written: the folder {path.parent} does not exist; create it first")
-    replace_file(path, report_page(directories, problems).encode())
+    replace_file(path, report_page(directories, problems, live=live).encode())
 
 
-def run_data(directory: Path, problems: list[str] | None = None, *, measures: bool = True) -> dict[str, Any]:
+def run_data(
+    directory: Path, problems: list[str] | None = None, *, measures: bool = True, is_training: bool = False
+) -> dict[str, Any]:
     """The data of a run on a page.
 
     Raises: CheckpointError as `report_page`.
@@ -55,7 +71,7 @@ def run_data(directory: Path, problems: list[str] | None = None, *, measures: bo
     run = Run(directory, read_record(directory, problems))
     lines = LogLines.of(run.read_log(problems))
     passage, why_no_passage = _passage(run, lines.evaluations, measures=measures)
-    data = page_data(run.record, directory.resolve().name, lines)
+    data = page_data(run.record, directory.resolve().name, lines, is_training=is_training)
     return {
         **data,
         **teacher_parts(teacher_data(run, problems), data["tables"]),

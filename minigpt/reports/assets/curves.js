@@ -47,7 +47,7 @@
   }
 
   section({
-    title: "Loss", uses: ["training", "validation", "teacher", "baselines", "bitsPerNat"],
+    title: "Loss",
     explanation: "How badly the model predicts: lower is better. Training is the loss of each step on the text that it "
       + "learns from; validation is the loss on held-out text. Dotted lines show what simple methods reach on the same "
       + "held-out text; with a star, on part of it."
@@ -72,7 +72,7 @@
       { name: several ? run.name : "", class: run.class, x: run[key].step, y: run[key].value })),
   });
   section({
-    title: "Learning rate and speed", uses: ["learningRate", "speed"],
+    title: "Learning rate and speed",
     build: () => [make("div", { class: "columns charts" },
       curve("learningRate", "Learning rate"), curve("speed", "Tokens per second"))],
   });

@@ -59,7 +59,7 @@
   const stack = (...children) => make("div", { class: "stack" }, ...children);
 
   section({
-    title: "Summary", hasHeading: false, uses: ["headline", "samples"],
+    title: "Summary", hasHeading: false,
     build: () => (several
       ? [make("div", { class: "headline" }, ...runs.map((run) => (
         stack(quality(run), sample(run), facts(run), plan(run)))))]

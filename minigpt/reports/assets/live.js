@@ -1,12 +1,10 @@
 "use strict";
 
-/** The state of a run that is training: progress, time left, speed, notices. The page follows the run by events. */
+/** The state of a run that is training: progress, time left, speed, notices. The page reloads itself. */
 (() => {
   const { data, make, main } = page;
-  const { runs, section, update } = report;
-  if (!data.live) return;
+  const { section } = report;
   const connection = make("p", { class: "connection", role: "status" });
-  let waiting = null; // the parts that have changed while the page was not visible
 
   const number = (value) => value.toLocaleString("en");
 
@@ -31,7 +29,7 @@
     ];
   }
 
-  function figures({ status, tokensPerSecond }) {
+  function figures(status) {
     if (!status) return "";
     const of = status.total_steps === null ? "" : ` of ${number(status.total_steps)}`;
     const rows = [
@@ -40,7 +38,7 @@
       ["Loss of this step",
         status.loss === null ? "NaN, infinite, or no token scored" : `${status.loss.toFixed(3)} nats per token`],
       ["Learning rate", status.learning_rate.toPrecision(3)],
-      ["Speed", tokensPerSecond === null ? "–" : `${number(tokensPerSecond)} tokens per second`],
+      ["Speed", `${number(Math.round(status.tokens_per_second))} tokens per second`],
     ];
     return make("dl", { class: "figures number" }, ...rows.map(([name, value]) => (
       make("div", {}, make("dt", {}, name), make("dd", {}, value)))));
@@ -52,36 +50,23 @@
     : "");
 
   section({
-    title: "Training now", hasHeading: false, uses: ["live"],
-    build: () => (runs[0].live === null ? null : [make("div", { class: "panel live" },
-      ...progress(runs[0].live.status), figures(runs[0].live), notices(runs[0].live.notices), connection)]),
+    title: "Training now", hasHeading: false,
+    build: () => [make("div", { class: "panel live" },
+      ...progress(data.live.status), figures(data.live.status), notices(data.live.notices), connection)],
   });
   main.prepend(main.lastElementChild);
 
-  /** Shows what has changed; while the page is not visible, later. */
-  function show(parts) {
-    waiting = { ...waiting, ...parts };
-    if (document.hidden) return;
-    update(waiting);
-    waiting = null;
+  // The run writes the next page after about as long as it took until this one.
+  const { written, interval } = data.live;
+  const now = Date.now() / 1000;
+  const late = now - written - 3 * (interval ?? 0);
+  if (late > 60) {
+    connection.append(`The run has written nothing for ${duration(now - written)}. If it has stopped, `
+      + "minigpt train --resume continues it.");
   }
-  document.addEventListener("visibilitychange", () => {
-    if (waiting) show({});
-  });
-
-  const source = new EventSource(data.live.events);
-  source.addEventListener("open", () => connection.replaceChildren());
-  source.addEventListener("message", (event) => {
-    const { run, parts, isFinal } = JSON.parse(event.data);
-    if (run !== data.live.run) { // another run has begun at this address
-      source.close();
-      location.reload();
-      return;
-    }
-    if (isFinal) source.close();
-    show(parts);
-  });
-  source.addEventListener("error", () => {
-    connection.replaceChildren("The run does not answer. If it has ended, report.html in its folder is its report.");
-  });
+  const wait = Math.max(written + (interval ?? 0) + 1 - now, Math.min(30, Math.max(2, (interval ?? 0) / 4)));
+  setTimeout(function reload() {
+    if (document.hidden || document.querySelector("input:active")) setTimeout(reload, 1000); // a slider is in use
+    else location.reload();
+  }, 1000 * Math.min(wait, 3600));
 })();

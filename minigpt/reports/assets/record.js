@@ -23,7 +23,6 @@
 
   section({
     title: several ? "All settings, and how the runs differ" : "All settings and figures", isFolded: true,
-    uses: ["tables"],
     explanation: several ? "Values that differ between the runs are marked."
       : "What minigpt recorded in training.json, without the folders of this machine.",
     build: () => [make("div", { class: "columns tables" },

@@ -4,7 +4,6 @@
 (() => {
   const { make } = page;
   const { runs, several, section, slider, panels } = report;
-  const memories = runs.map(() => ({ step: null }));
 
   /** A sample with its long copied runs marked. */
   function marked(sample) {
@@ -33,22 +32,22 @@
   });
 
   section({
-    title: "Samples", uses: ["samples"],
+    title: "Samples",
     explanation: "Text that the model wrote during training, always with the same start and random seed, so that only "
       + "the model changes. Move the slider to see the samples of other steps.",
-    build: () => [panels((run) => run.samples.length, (run, index) => {
+    build: () => [panels((run) => run.samples.length, (run) => {
       const text = make("div", {});
       const copied = make("p", { class: "muted" });
       const show = (number) => {
         text.replaceChildren(marked(run.samples[number]));
         copied.textContent = summary(run.samples[number]);
       };
-      return [slider(run.samples.map((sample) => sample.step), "sample at step", show, memories[index]), text, copied];
+      return [slider(run.samples.map((sample) => sample.step), "sample at step", show), text, copied];
     }, () => "No samples were generated.")],
   });
 
   section({
-    title: "Copied from the training text", uses: ["samples"],
+    title: "Copied from the training text",
     explanation: "How much of each sample is copied word for word from the training text. Every text shares short runs "
       + "of words with others. Long runs that grow while the validation loss no longer falls mean memorization.",
     build: () => (runs.every((run) => run.samples.every((sample) => sample.longestRun === null)) ? null : [

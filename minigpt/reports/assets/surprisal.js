@@ -5,12 +5,10 @@
   const { make, paint, legend, rovingTabIndex } = page;
   const { runs, section, slider, panels } = report;
   const DARKEST = 10;  // bits
-  const memories = runs.map(() => ({ step: null, token: 1 }));
 
   function passages() {
-    return panels((run) => run.passage, (run, number) => {
+    return panels((run) => run.passage, (run) => {
       const { tokens, rows } = run.passage;
-      const memory = memories[number];
       let [selected, current] = [1, rows.length - 1];
       const details = make("p", { class: "number muted", "aria-live": "polite" });
       const curve = make("div", {});
@@ -31,7 +29,7 @@
       }
       function select(index) {
         spans.forEach((span, other) => span.toggleAttribute("data-selected", other === index));
-        selected = memory.token = index;
+        selected = index;
         setStop(index);
         update();
         curve.replaceChildren(index === 0 ? "" : chart.draw({
@@ -50,14 +48,14 @@
         });
         update();
       }
-      const control = slider(rows.map((row) => row.step), "evaluation at step", show, memory);
-      select(Math.min(memory.token, tokens.length - 1));
+      const control = slider(rows.map((row) => row.step), "evaluation at step", show);
+      select(Math.min(1, tokens.length - 1));
       return [control, text, details, curve];
     }, (run) => `No passage was measured: ${run.whyNoPassage}.`);
   }
 
   section({
-    title: "Surprisal", uses: ["passage", "whyNoPassage"],
+    title: "Surprisal",
     explanation: "How unexpected each of the first tokens of the held-out text is to the model, in bits: 0 for a token "
       + "that it was certain of, one more for each halving of the probability. Bright tokens were expected. Move the "
       + "slider to see what the model learned when; select a token to see its curve.",
