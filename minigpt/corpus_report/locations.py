@@ -15,6 +15,7 @@ from minigpt.data.parquet import read_parquet
 from minigpt.data.records import json_lines, read_record
 from minigpt.data.source_files import SourceFile, open_source
 from minigpt.data.sources import BLOCK_SIZE, Scan
+from minigpt.data.transcript import unmarked
 
 LINE_END = re.compile(r"\r\n?|\n")
 
@@ -90,7 +91,7 @@ def blocks(found: Scan) -> Iterator[Block]:
         if file.is_parquet:
             rows = read_parquet(file.path, file.name, found.text_key, "surrogateescape")
             for number, record in enumerate(rows, 1):
-                yield Block(file, record.text, number, 0, is_record=True)
+                yield Block(file, unmarked(record.text), number, 0, is_record=True)
             continue
         errors = "surrogatepass" if file.is_recoded else "surrogateescape"
         with open_source(replace(file, decoding=file.decoding._replace(errors=MARK_BYTES))) as stream:
@@ -122,7 +123,7 @@ def _plain_blocks(file: SourceFile, stream: BufferedReader | gzip.GzipFile, erro
 def _records(file: SourceFile, stream: BufferedReader | gzip.GzipFile, key: str, errors: str) -> Iterator[Block]:
     half_pair = _HALF_PAIR_RECODED if file.is_recoded else _HALF_PAIR
     for number, start, size, value in json_lines(file.name, stream, errors):
-        text = half_pair.sub("\ufffd", read_record(value, key, f"{file.name}, line {number}").text)
+        text = half_pair.sub("\ufffd", unmarked(read_record(value, key, f"{file.name}, line {number}").text))
         yield Block(file, text, number, None if file.is_recoded else start, size, is_record=True)
 
 

@@ -44,7 +44,10 @@ def _message(value: object, location: str) -> Message:
     content = _text(next((value[key] for key in _CONTENT_KEYS if key in value), None), value, location)
     if END_OF_TEXT in content:
         raise DataError(f"{location} contains {END_OF_TEXT}, which ends a conversation; remove it from the message")
-    return Message(role, content)
+    weight = value.get("weight")
+    if weight not in (None, 0, 1):
+        raise DataError(f"{location} has the weight {_shown(weight)}; it must be 0 (read only) or 1 (learned)")
+    return Message(role, content, is_learned=weight != 0)
 
 
 def _text(content: object, message: Mapping[str, Any], location: str) -> str:

@@ -25,6 +25,7 @@ from minigpt.data.source_files import (
     skip_bom,
     undecodable,
 )
+from minigpt.data.transcript import count_unlearned, unmarked
 from minigpt.errors import DataError
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
@@ -50,6 +51,7 @@ class Scan:
     text_bytes: int  # in UTF-8, without separators between documents
     n_documents: int
     n_conversations: int  # documents that are transcripts of a chat log
+    n_unlearned: int  # messages of these with weight 0
     document_lengths: tuple[int, ...]  # characters of the first MANY_DOCUMENTS documents
     last_lines: tuple[int, ...]  # characters of the last line of each of these, 0 of a document that is a text
     content_hash: str
@@ -59,21 +61,22 @@ class Scan:
         """Whether every document is a conversation, so that each part of the text has a speaker."""
         return self.n_conversations == self.n_documents
 
-    def pieces(self) -> Iterator[Piece]:
-        """All documents, piece by piece.
+    def pieces(self, *, marked: bool = False) -> Iterator[Piece]:
+        """All documents, piece by piece; if `marked`, with the marks of messages that are not learned.
 
         Raises: DataError as `scan`; at the end, if the text is no longer the one that was scanned.
         """
         digest = hashlib.sha256()
-        for text, ends_document, _ in _hashed(_documents(self.files, self.text_key, self.encoding_errors), digest):
-            yield text, ends_document
+        found = _hashed(_documents(self.files, self.text_key, self.encoding_errors), digest)
+        for text, ends_document, is_conversation in found:
+            yield unmarked(text) if is_conversation and not marked else text, ends_document
         if digest.hexdigest() != self.content_hash:
             raise DataError(f"{self.files[0].name} or another file changed while it was read; run the command again")
 
     def pieces_of(self, file: SourceFile) -> Iterator[Piece]:
         """The documents of one of the files, piece by piece."""
-        for text, ends_document, _ in _documents([file], self.text_key, self.encoding_errors):
-            yield text, ends_document
+        for text, ends_document, is_conversation in _documents([file], self.text_key, self.encoding_errors):
+            yield unmarked(text) if is_conversation else text, ends_document
 
 
 def scan(
@@ -99,13 +102,14 @@ def scan(
     files, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
     digest = hashlib.sha256()
     lengths, last_lines = array("q"), array("q")
-    length, text_bytes, n_documents, n_conversations = 0, 0, 0, 0
+    length, text_bytes, n_documents, n_conversations, n_unlearned = 0, 0, 0, 0, 0
     for piece, ends, is_conversation in _hashed(_documents(files, text_key, encoding_errors), digest):
         text_bytes += len(piece.encode())
         length += len(piece)
         if ends:
             n_documents += 1
             n_conversations += is_conversation
+            n_unlearned += count_unlearned(piece) if is_conversation else 0
             if len(lengths) < MANY_DOCUMENTS:
                 lengths.append(length)
                 last_lines.append(len(piece) - 1 - piece.rfind("\n", 0, -1) if is_conversation else 0)
@@ -113,6 +117,8 @@ def scan(
     if not n_documents:
         what = f"{files[0].name} contains" if len(files) == 1 else f"the {len(files)} files contain"
         raise DataError(f"{what} no text; give a file with text")
+    if n_unlearned:
+        notes.append(f"messages with weight 0, which are read but not learned: {n_unlearned:,}")
     return Scan(
         files=tuple(files),
         skipped=tuple(skipped),
@@ -122,6 +128,7 @@ def scan(
         text_bytes=text_bytes,
         n_documents=n_documents,
         n_conversations=n_conversations,
+        n_unlearned=n_unlearned,
         document_lengths=tuple(lengths),
         last_lines=tuple(last_lines),
         content_hash=digest.hexdigest(),

@@ -209,7 +209,8 @@ class TrainStep:
             for start in range(0, len(self.rows), self.micro_batch_size)
         )
         n_scored = None
-        if self.config.loss_on != "all":  # how many targets are scored is known only when all are read
+        if not self.corpus.scores_all(self.config.loss_on):
+            # How many targets are scored is known only when all are read.
             micro_batches = list(micro_batches)
             own = sum(batch.n_scored for batch in micro_batches)
             n_scored = int(self.world.all_reduce_sum(torch.tensor(own)))  # on the CPU, without waiting for the GPU
@@ -231,7 +232,7 @@ class TrainStep:
             step, self.batch_size, self.context, config.seed, read, config.token_noise, self._bpe_dropout,
             config.loss_on,
         )  # (B, T) twice  # fmt: skip
-        scored = None if config.loss_on == "all" else (targets.flatten() != UNSCORED).nonzero().flatten()
+        scored = None if self.corpus.scores_all(config.loss_on) else (targets.flatten() != UNSCORED).nonzero().flatten()
         return MicroBatch(rows, inputs, targets, scored)
 
     def _backward(self, step: int, batch: MicroBatch, n_scored: int | None, corrections: Tensor | None) -> Tensor:

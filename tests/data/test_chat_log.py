@@ -5,7 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from minigpt.data.corpus import Corpus
+from minigpt.data.sharded.sharded_corpus import ShardedCorpus
+from minigpt.data.source_files import SourceFile
 from minigpt.data.sources import scan
 from minigpt.errors import DataError
 
@@ -70,6 +74,41 @@ def test_what_is_no_conversation_is_refused_by_line(tmp_path: Path, row: Any, me
     assert message in str(error.value)
     assert "log.jsonl, line 2" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("fraction", [0, 0.5])
+def test_an_answer_with_weight_0_is_read_but_not_learned(tmp_path: Path, fraction: float) -> None:
+    wrong = {"role": "assistant", "content": "Go away", "weight": 0}
+    right = {"role": "assistant", "content": "Hello", "weight": 1}
+    path = write(tmp_path, *[[HELLO[0], wrong, HELLO[0], right]] * 9)
+    found = scan(path)
+    assert found.notes == ("messages with weight 0, which are read but not learned: 9",)
+    assert next(found.pieces()) == ("User: Hi\nAssistant: Go away\nUser: Hi\nAssistant: Hello\n", True)
+    corpus = Corpus.build(found, "bytes", cache=tmp_path, validation_fraction=fraction)
+    for role in ("assistant", "all"):
+        for part, tokens in (("train", corpus.train), ("validation", corpus.validation)):
+            scored = corpus.scored(role, part)  # type: ignore[arg-type]
+            assert scored is not None
+            learned, read = (corpus.tokenizer.decode(ids.tolist()) for ids in (tokens[scored], tokens))
+            assert learned.count("Hello") == read.count("Hello")
+            assert "Go" not in learned
+            assert ("User" in learned) == ("User" in read and role == "all")
+    inputs, targets = corpus.batch(0, 9, 64, seed=0)
+    kept = targets != -100
+    assert not kept.all()
+    assert torch.equal(inputs[:, 1:][kept[:, :-1]], targets[:, :-1][kept[:, :-1]])
+
+
+def test_weights_are_kept_or_refused(tmp_path: Path) -> None:
+    half = [HELLO[0], HELLO[1] | {"weight": 0.5}]
+    with pytest.raises(DataError, match=r"line 1, message 2 has the weight 0.5; it must be 0 \(read only\) or 1"):
+        scan(write(tmp_path, half))
+    ignored = write(tmp_path, [HELLO[0], HELLO[1] | {"weight": 0}])
+    (tmp_path / "a.txt").write_text("plain text")
+    with pytest.raises(DataError, match=r"messages with weight 0 \(1 here\) can be read .* only where every document"):
+        Corpus.build([ignored, tmp_path / "a.txt"], "bytes", cache=tmp_path / "cache")
+    with pytest.raises(DataError, match=r"log.jsonl has a message with weight 0, .*add --shards off"):
+        ShardedCorpus.build_in_shards([[SourceFile(ignored, ignored.name)]], [1.0], "bytes", cache=tmp_path / "cache")
 
 
 def test_a_chat_log_beside_a_plain_text_has_no_speakers(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from minigpt.errors import ConfigError
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.storage.run import Run
 from minigpt.training.distributed import World
-from minigpt.training.events import Evaluation, Finished, Sample, Step
+from minigpt.training.events import Evaluation, Finished, Notice, Sample, Step
 from minigpt.training.loop import train
 from minigpt.training.progress import Progress
 from minigpt.training.state import TrainingState
@@ -111,6 +111,9 @@ def test_the_gradients_of_two_processes_add_up_to_those_of_one(corpus: Corpus) -
 class Unscored:
     """Batches in which no target is scored."""
 
+    def scores_all(self, _: str) -> bool:
+        return False
+
     def batch(self, *_: object) -> tuple[Tensor, Tensor]:
         return torch.zeros(6, 12, dtype=torch.long), torch.full((6, 12), -100)
 
@@ -170,6 +173,25 @@ def test_steps_without_a_scored_token_are_logged_without_a_loss(
     assert losses[:6] == [None] * 6
     assert all(loss > 1 for loss in losses[6:])
     assert not any(line.get("skipped") for line in run.read_log())
+
+
+@pytest.mark.parametrize(("context", "batch_size", "expected"), [(12, 1, True), (12, 99, False), (24, 1, False)])
+def test_one_notice_says_that_steps_will_score_no_token(
+    tmp_path: Path, context: int, batch_size: int, expected: bool
+) -> None:
+    row = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "Yes"}]  # 24 tokens, 6 of them scored
+    (tmp_path / "log.jsonl").write_text(f"{json.dumps(row)}\n" * 50)
+    corpus = Corpus.build(tmp_path / "log.jsonl", "bytes", cache=tmp_path, validation_fraction=0)
+    assert corpus.scored_shares("assistant", 12) == (0.25, 0.5)
+    assert corpus.scored_shares("all", 12) == (1, 1)
+    config = settings(context_length=context, batch_size=batch_size, steps=2)
+    model = new_model(vocab_size=257, n_positions=32)
+    notices = [event.text for event in train(model, corpus, config) if isinstance(event, Notice)]
+    said = [text for text in notices if "loss includes" in text]
+    assert said == expected * [
+        "the loss includes 25.0% of the training tokens; 50% of the windows of 12 tokens have none of them, so about "
+        "50.0% of the steps change nothing; raise --context-length, now 12, or --batch-size, now 1"
+    ]
 
 
 def test_bits_per_byte_count_the_scored_bytes_only(corpus: Corpus) -> None:

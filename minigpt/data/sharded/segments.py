@@ -12,6 +12,8 @@ from minigpt.data.encodings import is_utf8
 from minigpt.data.parquet import column_bytes, read_parquet
 from minigpt.data.source_files import SourceFile, open_source, reading
 from minigpt.data.sources import Document, Piece, json_documents, record_documents, text_documents
+from minigpt.data.transcript import count_unlearned
+from minigpt.errors import DataError
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 LONGEST_DOCUMENT = 2**18  # characters; a longer document becomes several, so that it can be shuffled and held out
@@ -114,7 +116,7 @@ def _documents(file: SourceFile, segment: Segment, text_key: str) -> Iterator[Pi
     if segment.kind == "rows":
         groups = range(segment.start, segment.end)
         records = read_parquet(file.path, file.name, text_key, errors, groups)
-        yield from _plain(record_documents(file.name, records))
+        yield from _plain(file.name, record_documents(file.name, records))
         return
     with open_source(file) as whole:
         stream, name, start = whole, file.name, 0
@@ -123,11 +125,16 @@ def _documents(file: SourceFile, segment: Segment, text_key: str) -> Iterator[Pi
             stream = BufferedReader(_Range(whole, start, end), 2**17)
             name = f"{file.name} (from byte {start:,})" if start else file.name
         read = json_documents if file.is_json else text_documents
-        yield from _plain(read(name, stream, text_key, errors, is_start=not start))
+        yield from _plain(file.name, read(name, stream, text_key, errors, is_start=not start))
 
 
-def _plain(found: Iterable[Document]) -> Iterator[Piece]:
-    for text, ends, _ in found:
+def _plain(name: str, found: Iterable[Document]) -> Iterator[Piece]:
+    for text, ends, is_conversation in found:
+        if is_conversation and count_unlearned(text):
+            raise DataError(
+                f"{name} has a message with weight 0, and all of a text in shards is learned; add --shards off, or "
+                "remove such messages"
+            )
         yield text, ends
 
 
