@@ -7,15 +7,17 @@ import codecs
 import gzip
 import hashlib
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from itertools import islice
 from pathlib import Path
 
 from minigpt.config import ReadingConfig
-from minigpt.data.parquet import read_parquet
-from minigpt.data.records import Record, read_records
+from minigpt.data.chat_log import CONVERSATION_KEYS
+from minigpt.data.parquet import column_names, read_parquet
+from minigpt.data.records import Record, json_form, json_lines, json_values, read_records
+from minigpt.data.skipped import shown
 from minigpt.data.source_files import (
     Decoding,
     SourceFile,
@@ -100,6 +102,7 @@ def scan(
     reading = ReadingConfig(text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)  # type: ignore[arg-type]
     several = [sources] if isinstance(sources, str | Path) else sources
     files, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
+    notes += unread_conversations(files, text_key)
     digest = hashlib.sha256()
     lengths, last_lines = array("q"), array("q")
     length, text_bytes, n_documents, n_conversations, n_unlearned = 0, 0, 0, 0, 0
@@ -151,8 +154,40 @@ def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str)
             yield from record_documents(file.name, read_parquet(file.path, file.name, text_key, encoding_errors))
             continue
         with open_source(file) as stream:
-            read = json_documents if file.is_json else text_documents
-            yield from read(file.name, stream, text_key, encoding_errors)
+            yield from documents_in(file, stream, text_key, encoding_errors)
+
+
+def unread_conversations(files: Iterable[SourceFile], text_key: str) -> list[str]:
+    """A sentence on the conversations of records that also have a text, judged by the first record of each file.
+
+    Raises: DataError as `scan`.
+    """
+    names, other = [], ""
+    for file in files:
+        keys = _first_keys(file, text_key)
+        conversation = next((key for key in CONVERSATION_KEYS if key in keys), None)
+        if conversation and text_key in keys and text_key not in CONVERSATION_KEYS:
+            names.append(file.name)
+            other = other or conversation
+    if not names:
+        return []
+    return [
+        f"{shown(names)}: each record has {text_key!r}, which is read, and {other!r}, which is not; to read the "
+        f"conversations instead, give --text-key {other}"
+    ]
+
+
+def _first_keys(file: SourceFile, text_key: str) -> Collection[str]:
+    """The keys of the first record in a file, or the columns of a table."""
+    if file.is_parquet:
+        return column_names(file.path, file.name)
+    form = json_form(file, text_key)
+    if form is None:
+        return ()
+    with open_source(file) as stream:
+        values = (json_lines if form == "lines" else json_values)(file.name, stream, file.decoding.errors)
+        first = next((each.value for each in values), None)
+    return first if isinstance(first, dict) else ()
 
 
 def has_conversations(files: Iterable[SourceFile], text_key: str) -> bool:
@@ -160,24 +195,30 @@ def has_conversations(files: Iterable[SourceFile], text_key: str) -> bool:
 
     Raises: DataError as `scan`.
     """
-    tables = (file for file in files if file.is_json or file.is_parquet)
+    tables = (file for file in files if file.is_parquet or json_form(file, text_key))
     firsts = (islice(_documents([file], text_key, file.decoding.errors), 1) for file in tables)
     return any(is_conversation for first in firsts for _, _, is_conversation in first)
 
 
-def text_documents(
-    name: str, stream: BufferedReader | gzip.GzipFile, _key: str, errors: str, *, is_start: bool = True
+def documents_in(
+    file: SourceFile,
+    stream: BufferedReader | gzip.GzipFile,
+    key: str,
+    errors: str,
+    *,
+    name: str | None = None,
+    is_start: bool = True,
 ) -> Iterator[Document]:
-    """The documents of a plain text, or of a part of one that is not at its start."""
-    pieces = _split_documents(_text_blocks(name, stream, errors, is_start=is_start))
-    yield from ((*piece, False) for piece in _skip_blank(name, pieces))
-
-
-def json_documents(
-    name: str, stream: BufferedReader | gzip.GzipFile, key: str, errors: str, *, is_start: bool = True
-) -> Iterator[Document]:
-    """The documents of a `.jsonl`, or of a part of one that is not at its start."""
-    return record_documents(name, read_records(name, stream, key, errors, is_start=is_start))
+    """The documents of an open file, or of a part of one that is not at its start; errors begin with `name`."""
+    name = file.name if name is None else name
+    form = json_form(file, key)
+    if form is None:
+        pieces = _split_documents(_text_blocks(name, stream, errors, is_start=is_start))
+        yield from ((*piece, False) for piece in _skip_blank(name, pieces))
+        return
+    lines = form == "lines"
+    values = json_lines(name, stream, errors, is_start=is_start) if lines else json_values(name, stream, errors)
+    yield from record_documents(name, read_records(values, key, errors))
 
 
 def record_documents(name: str, records: Iterable[Record]) -> Iterator[Document]:

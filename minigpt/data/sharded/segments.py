@@ -10,8 +10,9 @@ from typing import Any, Literal, get_args
 
 from minigpt.data.encodings import is_utf8
 from minigpt.data.parquet import column_bytes, read_parquet
+from minigpt.data.records import json_form
 from minigpt.data.source_files import SourceFile, open_source, reading
-from minigpt.data.sources import Document, Piece, json_documents, record_documents, text_documents
+from minigpt.data.sources import Document, Piece, documents_in, record_documents
 from minigpt.data.transcript import count_unlearned
 from minigpt.errors import DataError
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
@@ -75,7 +76,7 @@ def _segments_of(index: int, file: SourceFile, text_key: str, size: int) -> list
         return _row_groups(index, column_bytes(file.path, file.name, text_key), size)
     if file.is_compressed():
         return [Segment(index, "file", 0, length, length * COMPRESSION)]
-    if not is_utf8(file.decoding.encoding):
+    if not is_utf8(file.decoding.encoding) or (file.may_be_json and json_form(file, text_key)):
         return [Segment(index, "file", 0, length, length)]
     ends = [*range(size, length - size // 2, size), length]
     return [Segment(index, "bytes", start, end, end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
@@ -124,8 +125,8 @@ def _documents(file: SourceFile, segment: Segment, text_key: str) -> Iterator[Pi
             start, end = (_boundary(whole, file, offset) for offset in (segment.start, segment.end))
             stream = BufferedReader(_Range(whole, start, end), 2**17)
             name = f"{file.name} (from byte {start:,})" if start else file.name
-        read = json_documents if file.is_json else text_documents
-        yield from _plain(file.name, read(name, stream, text_key, errors, is_start=not start))
+        found = documents_in(file, stream, text_key, errors, name=name, is_start=not start)
+        yield from _plain(file.name, found)
 
 
 def _plain(name: str, found: Iterable[Document]) -> Iterator[Piece]:
