@@ -253,6 +253,32 @@ def test_a_plain_text_cannot_be_trained_on_one_role(tmp_path: Path, monkeypatch:
         train(new_model(), plain, settings())
 
 
+def test_the_command_learns_no_message_with_weight_0_and_compares_its_losses_with_no_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "140")
+    rows = [json.loads(line) for line in write_log(tmp_path).read_text().splitlines()]
+    for row in rows:
+        row["messages"][1]["weight"] = 0
+    (tmp_path / "log.json").write_text(json.dumps(rows, indent=1))
+    options = ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "16", "--batch-size", "4",
+               "--tokenizer", "bytes", "--steps", "2", "--device", "cpu", "--dtype", "float32"]  # fmt: skip
+    result = CliRunner().invoke(app, ["train", "log.json", *options])
+    assert result.exit_code == 0, result.output
+    assert "messages with weight 0, which are read but not learned: 60" in result.stderr
+    assert "of all turns of the conversations without messages of weight 0" in result.stderr
+    assert "baselines" not in result.output
+    measured = CliRunner().invoke(app, ["evaluate", "log", "log.json", "--json"])
+    corpus = Corpus.build(tmp_path / "log.json", "bytes", validation_fraction=0)
+    scored = corpus.scored("all", "train")
+    assert scored is not None
+    assert 0 < json.loads(measured.stdout)["tokens"] == int(scored.sum()) < len(corpus.train)
+    refused = CliRunner().invoke(app, ["train", "log.json", *options, "--loss-on", "assistant"])
+    assert "loss_on (assistant) is not a role in this text but in messages with weight 0; give user" in refused.stderr
+
+
 def test_the_command_says_what_is_scored_and_compares_it_with_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
