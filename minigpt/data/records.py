@@ -45,9 +45,9 @@ _ARRAY = re.compile(rb"\[\s*(\[\s*)?\{")
 
 
 def json_form(file: SourceFile, key: str) -> JsonForm | None:
-    """How a file holds records; None if it is no JSON, or a `.json` that is read as it is.
+    """How a file holds records; None if it has none, so that it is read as plain text.
 
-    That is one whose first value has no text or conversation, or which is a single object with anything but messages.
+    A `.json` has none if its first value has no text and no conversation, or if it is one object without messages.
     Raises: DataError for an array of objects that has too many bytes or values.
     """
     if file.is_json or not file.may_be_json:
