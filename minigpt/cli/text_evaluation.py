@@ -39,7 +39,6 @@ def evaluate_texts(
     from minigpt.cli.render.console import progress_bar
     from minigpt.data.corpus import Corpus
     from minigpt.data.sources import scan
-    from minigpt.data.transcript import speaker_number
     from minigpt.evaluation.documents import document_labels, document_stream
     from minigpt.evaluation.training_corpus import training_overlap
 
@@ -53,10 +52,9 @@ def evaluate_texts(
     with progress_bar(notes, "tokenizing", in_bytes=True) as report:
         corpus = Corpus.build(found, checkpoint.tokenizer, validation_fraction=0, progress=report)
     corpus.check_loss_on(loss_on)
-    stream, scored = document_stream(corpus, options.limit), None
-    if loss_on != "all":
-        assert corpus.train_speakers is not None
-        scored = np.insert(corpus.train_speakers[: len(stream) - 1] == speaker_number(loss_on), 0, False)
+    stream, scored = document_stream(corpus, options.limit), corpus.scored(loss_on, "train")
+    if scored is not None:
+        scored = np.insert(scored[: len(stream) - 1], 0, False)
     parts = _break_down(checkpoint, stream, scored, options, by_position, notes)
     return document_labels(found)[: options.limit], parts
 

@@ -12,9 +12,10 @@ from io import BufferedReader
 
 from minigpt.data.encodings import MARK_BYTES
 from minigpt.data.parquet import read_parquet
-from minigpt.data.records import json_lines, read_record
+from minigpt.data.records import JsonForm, json_form, json_lines, json_values, read_record
 from minigpt.data.source_files import SourceFile, open_source
 from minigpt.data.sources import BLOCK_SIZE, Scan
+from minigpt.data.transcript import unmarked
 
 LINE_END = re.compile(r"\r\n?|\n")
 
@@ -28,7 +29,8 @@ _LONGEST_BLOCK = 16 * BLOCK_SIZE  # bytes of a block in a text without line endi
 class Location:
     """A location in a file: the line, counted from 1, and the byte, counted from 0, in the uncompressed file.
 
-    In a `.jsonl` file, `byte` is where the record's line begins. In a `.parquet` file, `line` is the row and `byte` 0.
+    In a `.jsonl` file, `byte` is where the record's line begins. In a `.parquet` file and in a JSON array, `line` is
+    the row or the number of the record, and `byte` 0.
     In a file that is not UTF-8, `byte` is None.
     """
 
@@ -90,12 +92,12 @@ def blocks(found: Scan) -> Iterator[Block]:
         if file.is_parquet:
             rows = read_parquet(file.path, file.name, found.text_key, "surrogateescape")
             for number, record in enumerate(rows, 1):
-                yield Block(file, record.text, number, 0, is_record=True)
+                yield Block(file, unmarked(record.text), number, 0, is_record=True)
             continue
         errors = "surrogatepass" if file.is_recoded else "surrogateescape"
         with open_source(replace(file, decoding=file.decoding._replace(errors=MARK_BYTES))) as stream:
-            if file.is_json:
-                yield from _records(file, stream, found.text_key, errors)
+            if form := json_form(file, found.text_key):
+                yield from _records(file, stream, form, found.text_key, errors)
             else:
                 yield from _plain_blocks(file, stream, errors)
 
@@ -119,10 +121,13 @@ def _plain_blocks(file: SourceFile, stream: BufferedReader | gzip.GzipFile, erro
             return
 
 
-def _records(file: SourceFile, stream: BufferedReader | gzip.GzipFile, key: str, errors: str) -> Iterator[Block]:
+def _records(
+    file: SourceFile, stream: BufferedReader | gzip.GzipFile, form: JsonForm, key: str, errors: str
+) -> Iterator[Block]:
     half_pair = _HALF_PAIR_RECODED if file.is_recoded else _HALF_PAIR
-    for number, start, size, value in json_lines(file.name, stream, errors):
-        text = half_pair.sub("\ufffd", read_record(value, key, f"{file.name}, line {number}").text)
+    values = json_lines if form == "lines" else json_values
+    for number, start, size, value, location in values(file.name, stream, errors):
+        text = half_pair.sub("\ufffd", unmarked(read_record(value, key, location).text))
         yield Block(file, text, number, None if file.is_recoded else start, size, is_record=True)
 
 

@@ -1,6 +1,6 @@
-"""Reads the conversations of a chat log: OpenAI's `messages`, ShareGPT's `conversations`, or a bare list."""
+"""Reads the conversations of a chat log: OpenAI's `messages`, ShareGPT's `conversations`, bare lists, and pairs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from minigpt.data.transcript import ROLES, Message, Role
@@ -9,6 +9,18 @@ from minigpt.tokenizer.display import one_line
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 CONVERSATION_KEYS = ("messages", "conversations")
+# A question and its answer: Alpaca's and Dolly's, OpenAI's older and TRL's, and those of data sets of questions.
+_PAIRS = (
+    ("instruction", "output"),
+    ("instruction", "response"),
+    ("prompt", "completion"),
+    ("prompt", "response"),
+    ("question", "answer"),
+    ("question", "response"),
+)
+_INPUTS = ("input", "context")  # what the question of a pair is about: Alpaca's and Dolly's
+_SYSTEM_KEYS = ("system", "system_prompt")
+_HISTORY = "history"  # earlier pairs, as LLaMA-Factory has them
 
 _ALIASES: Mapping[str, Role] = {
     **{role: role for role in ROLES},
@@ -21,6 +33,66 @@ _ALIASES: Mapping[str, Role] = {
 }
 _ROLE_KEYS, _CONTENT_KEYS = ("role", "from"), ("content", "value")
 _LONGEST_SHOWN = 40  # characters of a value in an error
+
+
+def conversation_fields(keys: Collection[str], key: str | None = None) -> list[str]:
+    """The fields of a record with these keys that make its conversation; the first is `key`, if that is given.
+
+    Empty for a record without a conversation. The value of the first may be a text.
+    """
+    first = next((each for each in (key, *CONVERSATION_KEYS) if each is not None and each in keys), None)
+    if first is not None:
+        return [first, *(each for each in _SYSTEM_KEYS if each in keys)]
+    pair = next((pair for pair in _PAIRS if all(each in keys for each in pair)), ())
+    return [*pair, *(each for each in (*_INPUTS, _HISTORY, *_SYSTEM_KEYS) if each in keys)] if pair else []
+
+
+def is_pair(fields: Sequence[str]) -> bool:
+    """Whether these `conversation_fields` are of a question and its answer."""
+    return tuple(fields[:2]) in _PAIRS
+
+
+def is_message(value: object) -> bool:
+    """Whether a JSON value looks like a message of a conversation."""
+    return isinstance(value, dict) and any(key in value for key in _ROLE_KEYS)
+
+
+def record_conversation(row: Mapping[str, Any], fields: Sequence[str], location: str) -> tuple[Message, ...]:
+    """The conversation in these `conversation_fields` of a record; errors begin with `location`.
+
+    Raises: DataError as `read_conversation`, and for a record with two different instructions of the system.
+    """
+    given = _pairs(row, fields, location) if is_pair(fields) else row[fields[0]]
+    messages = read_conversation(given, location)
+    key = next((each for each in _SYSTEM_KEYS if each in fields and _is_given(row[each])), None)
+    if key is None:
+        return messages
+    system = _message({"role": "system", "content": row[key]}, f"{location}, field {key!r}")
+    if messages[0].role != "system":
+        return system, *messages
+    if messages[0].content.strip() != system.content.strip():
+        raise DataError(f"{location} has two instructions, in the field {key!r} and in message 1; remove one of them")
+    return messages
+
+
+def _pairs(row: Mapping[str, Any], fields: Sequence[str], location: str) -> list[Any]:
+    """The messages of a question and its answer, each a text or a list of messages, after those of its history."""
+    question, answer = (row[each] for each in fields[:2])
+    if inputs := [row[each] for each in _INPUTS if each in fields and _is_given(row[each])]:
+        question = "\n".join(_text(each, {}, f"{location}, message 1") for each in (question, *inputs))
+    messages: list[Any] = []
+    history = row[_HISTORY] if _HISTORY in fields and row[_HISTORY] else []
+    for pair in [*(history if isinstance(history, list) else [history]), [question, answer]]:
+        if not (isinstance(pair, list) and len(pair) == 2):
+            raise DataError(f"{location}: its history must be pairs of a question and an answer, not {_shown(pair)}")
+        for role, content in zip(("user", "assistant"), pair, strict=True):
+            is_conversation = isinstance(content, list) and all(map(is_message, content))
+            messages += content if is_conversation else [{"role": role, "content": content}]
+    return messages
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and not (isinstance(value, str) and not value.strip())
 
 
 def read_conversation(value: Sequence[object], location: str) -> tuple[Message, ...]:
@@ -44,7 +116,10 @@ def _message(value: object, location: str) -> Message:
     content = _text(next((value[key] for key in _CONTENT_KEYS if key in value), None), value, location)
     if END_OF_TEXT in content:
         raise DataError(f"{location} contains {END_OF_TEXT}, which ends a conversation; remove it from the message")
-    return Message(role, content)
+    weight = value.get("weight")
+    if weight not in (None, 0, 1):
+        raise DataError(f"{location} has the weight {_shown(weight)}; it must be 0 (read only) or 1 (learned)")
+    return Message(role, content, is_learned=weight != 0)
 
 
 def _text(content: object, message: Mapping[str, Any], location: str) -> str:

@@ -29,7 +29,7 @@ from minigpt.data.corpus_cache import (
 from minigpt.data.shards import ByteProgress
 from minigpt.data.sources import Scan, scan
 from minigpt.data.split import Part, ValidationSplit
-from minigpt.data.transcript import CHAT_TEMPLATE, ROLES, speaker_number
+from minigpt.data.transcript import CHAT_TEMPLATE, ROLES, UNLEARNED, speaker_number
 from minigpt.errors import ConfigError, DataError
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.bpe_dropout import BPEDropout
@@ -99,6 +99,11 @@ class Corpus:
             requested_vocab_size(tokenizer)  # reports a wrong name before a long scan
         if not isinstance(sources, Scan):
             sources = scan(sources, text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)
+        if sources.n_unlearned and not sources.has_speakers:
+            raise DataError(
+                f"messages with weight 0 ({sources.n_unlearned:,} here) can be read without being learned only where "
+                "every document is a conversation; train on the chat logs alone, or remove these messages"
+            )
         split = ValidationSplit.plan(sources, validation_fraction)
         root = cache_root(cache)
         counter = ProgressCounter(progress, sources.text_bytes)
@@ -185,7 +190,7 @@ class Corpus:
         `bpe_dropout` is the probability to drop a merge; a window may then end before its last tokens, which other
         epochs include. `noise` is the probability that an input token, but not its target, is replaced by a random one.
         Both are pure functions of the seed, the step and the row. `loss_on` is the role whose turns are scored: all
-        other targets are UNSCORED.
+        other targets are UNSCORED, and with `all` those of messages with weight 0.
         Shapes: (B, T) int64 each.
         Raises: TokenizerError for `bpe_dropout` with a tokenizer without merges; ConfigError for `loss_on` with a text
         that is not a chat log.
@@ -200,13 +205,13 @@ class Corpus:
             spare = 0
             whole = sequences = self._windows(step, size, length, seed, rows, lookahead=1)
         inputs, targets = batches.inputs_and_targets(sequences)
-        if loss_on != "all":
+        if not self.scores_all(loss_on):
             if self.train_speakers is None:
                 raise self._not_a_chat_log(loss_on)
             speakers = batches.windows(self.train_speakers, step, size, length, seed, rows, lookahead=1 + spare)
             if bpe_dropout:
                 speakers = self.bpe_dropout.labels(whole, sequences, speakers)
-            others = torch.from_numpy(speakers[:, 1:] != speaker_number(loss_on))
+            others = torch.from_numpy(~_is_scored(speakers[:, 1:], loss_on))
             targets = targets.masked_fill(others, UNSCORED)  # a copy: inputs and targets may share memory
         if noise:
             inputs = batches.add_noise(inputs, noise, self.tokenizer.vocab_size, step, size, seed, rows)
@@ -265,17 +270,28 @@ class Corpus:
 
         Raises: ConfigError for a text that is not a chat log, and for a role without turns in one of the parts.
         """
-        if role == "all":
+        if self.scores_all(role):
             return
         if self.train_speakers is None:
             raise self._not_a_chat_log(role)
-        number = speaker_number(role)
-        if not (self.train_speakers == number).any():
-            found = [each for each in ROLES if (self.train_speakers == speaker_number(each)).any()]
-            raise ConfigError(f"loss_on ({role}) is not a role in this text; give {', '.join(found)} or all")
+        if not _is_scored(self.train_speakers, role).any():
+            found = [each for each in ROLES if _is_scored(self.train_speakers, each).any()]
+            but = " but in messages with weight 0" if (self.train_speakers == UNLEARNED).any() else ""
+            raise ConfigError(
+                f"loss_on ({role}) is not a role in this text{but}; give {', '.join(found)}{' or ' * bool(found)}all"
+            )
         scored = self.scored(role)
         if scored is not None and len(scored) > 1 and not scored[1:].any():
             raise ConfigError(f"loss_on ({role}) has no turn in the held-out part; give a larger --validation-fraction")
+
+    def scores_all(self, role: str) -> bool:
+        """Whether the loss includes every token: with `all`, unless messages have weight 0."""
+        return role == "all" and not self._has_unlearned
+
+    @cached_property
+    def _has_unlearned(self) -> bool:
+        parts = self.train_speakers, self.validation_speakers
+        return any(speakers is not None and bool((speakers == UNLEARNED).any()) for speakers in parts)
 
     def _not_a_chat_log(self, role: str) -> ConfigError:
         which = self.sources[0] if len(self.sources) == 1 else f"{self.sources[0]} or another file"
@@ -292,11 +308,18 @@ class Corpus:
         answers = np.flatnonzero(self.validation_speakers[: most + 1] == speaker_number("assistant"))
         return self.tokenizer.decode(self.validation[: answers[0]].tolist()) if len(answers) else ""
 
-    def scored(self, role: str) -> npt.NDArray[np.bool_] | None:
-        """Which validation tokens are of this role's turns, (N,); None for `all`."""
-        if role == "all" or self.validation_speakers is None:
-            return None
-        return self.validation_speakers == speaker_number(role)
+    def scored(self, role: str, part: Part = "validation") -> npt.NDArray[np.bool_] | None:
+        """Which tokens of a part the loss on this role's turns includes, (N,); None for all."""
+        speakers = self.validation_speakers if part == "validation" else self.train_speakers
+        return None if speakers is None or self.scores_all(role) else _is_scored(speakers, role)
+
+    def scored_shares(self, role: str, length: int) -> tuple[float, float]:
+        """The share of the training tokens that the loss includes, and of the windows of `length` that have one."""
+        scored = self.scored(role, "train")
+        if scored is None:
+            return 1.0, 1.0
+        n_windows = batches.windows_per_epoch(len(scored), length)
+        return float(scored.mean()), float(scored[: n_windows * length].reshape(n_windows, -1).any(1).mean())
 
     @cached_property
     def bpe_dropout(self) -> BPEDropout:
@@ -305,6 +328,11 @@ class Corpus:
         Raises: TokenizerError for a tokenizer without merges.
         """
         return BPEDropout(self.tokenizer)
+
+
+def _is_scored(speakers: npt.NDArray[Any], role: str) -> npt.NDArray[np.bool_]:
+    scored: npt.NDArray[np.bool_] = speakers != UNLEARNED if role == "all" else speakers == speaker_number(role)
+    return scored
 
 
 def corpus_fingerprint(scanned: Scan, tokenizer: Tokenizer, validation_fraction: float | None) -> str:

@@ -154,7 +154,7 @@ def write_corpus(
     Raises: DataError if the text has changed since it was scanned; OSError.
     """
     with publish(folder, load) as temporary:
-        pieces = split.apply(scanned.pieces())
+        pieces = split.apply(scanned.pieces(marked=True))
         shards = write_shards(pieces, tokenizer, temporary, counter.advance, has_speakers=scanned.has_speakers)
         train, validation = shards["train"], shards["validation"]
         record = {

@@ -1,4 +1,4 @@
-"""Reads a column of a `.parquet` file as records, a few rows at a time."""
+"""Reads columns of a `.parquet` file as records, a few rows at a time."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minigpt.bounded_reading import MAX_LINE
-from minigpt.data.chat_log import CONVERSATION_KEYS
+from minigpt.data.chat_log import conversation_fields, is_pair
 from minigpt.data.records import Record, read_record
 from minigpt.errors import DataError
 from minigpt.optional_packages import optional_import
@@ -26,27 +26,35 @@ _SHOWN = 10  # columns in an error
 def read_parquet(
     path: Path, name: str, key: str, errors: str, row_groups: Sequence[int] | None = None
 ) -> Iterator[Record]:
-    """The records in the column `key`, else in "messages" or "conversations", of all row groups or of these.
+    """The records in the column `key`, else in those of a conversation, of all row groups or of these.
 
-    Texts are decoded from UTF-8 with `errors`; a list in a row is a conversation. Memory holds one page of the column
-    and a few rows.
+    Texts are decoded from UTF-8 with `errors`; a list in a row is a conversation. Memory holds one page of each
+    column and a few rows.
     Raises: DataError for a file that is damaged or has no such column; MissingPackageError without pyarrow.
     """
     with _opened(path, name) as file:
-        column = _text_column(file, name, key)
-        yield from _records(
-            file, name, column, errors, range(file.num_row_groups) if row_groups is None else row_groups
-        )
+        columns = _text_columns(file, name, key)
+        groups = range(file.num_row_groups) if row_groups is None else row_groups
+        yield from _records(file, name, key, columns, errors, groups)
 
 
 def column_bytes(path: Path, name: str, key: str) -> list[int]:
-    """The compressed bytes of the column of the text in each row group.
+    """The compressed bytes of the columns of the text in each row group.
 
     Raises: as `read_parquet`.
     """
     with _opened(path, name) as file:
-        column = _text_column(file, name, key)
-        return [_sizes(file, group, column)[0] for group in range(file.num_row_groups)]
+        columns = _text_columns(file, name, key)
+        return [sum(_sizes(file, group, each)[0] for each in columns) for group in range(file.num_row_groups)]
+
+
+def column_names(path: Path, name: str) -> list[str]:
+    """The names of all columns.
+
+    Raises: as `read_parquet`.
+    """
+    with _opened(path, name) as file:
+        return list(file.schema_arrow.names)
 
 
 @contextmanager
@@ -70,29 +78,32 @@ def _opened(path: Path, name: str) -> Iterator["ParquetFile"]:
         raise DataError(f"{name} is damaged, or not a Parquet file ({reason}); download it again") from error
 
 
-def _text_column(file: "ParquetFile", name: str, key: str) -> str:
-    """The name of the column to read.
+def _text_columns(file: "ParquetFile", name: str, key: str) -> list[str]:
+    """The names of the columns to read.
 
     Raises: DataError if there is none, or it holds something else than texts or conversations.
     """
     from pyarrow import types
 
     schema = file.schema_arrow
-    column = next((each for each in (key, *CONVERSATION_KEYS) if each in schema.names), None)
+    columns = conversation_fields(schema.names, key)
     texts = [each.name for each in schema if _is_text(each.type)]
     shown = ", ".join(repr(each)[:40] for each in (texts or schema.names)[:_SHOWN]) or "none"
     what = "its columns of text" if texts else "its columns"
-    if column is None:
+    if not columns:
         raise DataError(f"{name} has no column {key!r}; {what}: {shown}; name the column of the text with --text-key")
-    if schema.names.count(column) > 1:
-        raise DataError(f"{name} has several columns {column!r}; rename all but one")
-    kind = schema.field(column).type
-    if not (_is_text(kind) or types.is_list(kind) or types.is_large_list(kind)):
-        raise DataError(
-            f"{name}: column {column!r} holds {str(kind)[:40]}, not texts or conversations; {what}: {shown}; name the "
-            "column of the text with --text-key"
-        )
-    return column
+    if not is_pair(columns) and _is_text(schema.field(schema.names.index(columns[0])).type):
+        columns = columns[:1]
+    for column in columns:
+        if schema.names.count(column) > 1:
+            raise DataError(f"{name} has several columns {column!r}; rename all but one")
+        kind = schema.field(column).type
+        if not (_is_text(kind) or types.is_list(kind) or types.is_large_list(kind) or types.is_null(kind)):
+            raise DataError(
+                f"{name}: column {column!r} holds {str(kind)[:40]}, not texts or conversations; {what}: {shown}; name "
+                "the column of the text with --text-key"
+            )
+    return columns
 
 
 def _is_text(kind: Any) -> bool:
@@ -125,22 +136,25 @@ def _check_size(file: "ParquetFile", group: int, column: str, name: str) -> None
         )
 
 
-def _records(file: "ParquetFile", name: str, column: str, errors: str, groups: Sequence[int]) -> Iterator[Record]:
+def _records(
+    file: "ParquetFile", name: str, key: str, columns: list[str], errors: str, groups: Sequence[int]
+) -> Iterator[Record]:
     for group in groups:
-        _check_size(file, group, column, name)
+        for column in columns:
+            _check_size(file, group, column, name)
         number = sum(file.metadata.row_group(each).num_rows for each in range(group))
-        for batch in file.iter_batches(_ROWS, row_groups=[group], columns=[column], use_threads=False):
-            for scalar in batch.column(0):
+        for batch in file.iter_batches(_ROWS, row_groups=[group], columns=columns, use_threads=False):
+            for scalars in zip(*(batch.column(each) for each in columns), strict=True):
                 number += 1
                 location = f"{name}, row {number}"
                 try:
-                    value = _value(scalar, location, errors)
+                    values = [_value(scalar, location, errors) for scalar in scalars]
                 except UnicodeDecodeError as error:
                     raise DataError(
                         f"{location} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}; correct "
                         "it, or use --encoding-errors replace"
                     ) from error
-                yield read_record({column: value}, column, location)
+                yield read_record(dict(zip(columns, values, strict=True)), key, location)
 
 
 def _value(scalar: Any, location: str, errors: str) -> object:

@@ -1,15 +1,22 @@
-"""Reads `.jsonl` files: each line is a JSON value with a text or a conversation, which becomes a transcript."""
+"""Reads JSON with a text or a conversation in each record: the lines of a `.jsonl`, or the array in a `.json`."""
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from io import BufferedReader
 from itertools import islice
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from minigpt.bounded_reading import bounded_lines, parse_json
-from minigpt.data.chat_log import CONVERSATION_KEYS, read_conversation
-from minigpt.data.source_files import skip_bom, undecodable
+from minigpt.bounded_reading import MAX_LINE, bounded_lines, parse_json
+from minigpt.data.chat_log import (
+    conversation_fields,
+    is_message,
+    is_pair,
+    read_conversation,
+    record_conversation,
+)
+from minigpt.data.source_files import SourceFile, open_source, skip_bom, undecodable
 from minigpt.data.transcript import transcript
 from minigpt.errors import DataError
 from minigpt.tokenizer.vocabulary import replace_surrogates
@@ -22,40 +29,90 @@ class Record(NamedTuple):
     is_conversation: bool
 
 
-class JsonLine(NamedTuple):
-    """A line with its number, counted from 1; its first byte, counted from 0; its bytes; and the value in it."""
+class JsonRecord(NamedTuple):
+    """A JSON value in a file: its line, or its number in an array, counted from 1; its first byte, counted from 0; the
+    bytes that were read for it; and where it is, as errors say it."""
 
     number: int
     start: int
     size: int
     value: object
+    location: str
 
 
-def read_records(
-    name: str, stream: BufferedReader | gzip.GzipFile, key: str, errors: str, *, is_start: bool = True
-) -> Iterator[Record]:
-    """The records of a file, which have one form; empty lines are skipped.
+JsonForm = Literal["lines", "whole"]  # a value on each line; or one value, or an array of them, as the whole file
+_ARRAY = re.compile(rb"\[\s*(\[\s*)?\{")
+
+
+def json_form(file: SourceFile, key: str) -> JsonForm | None:
+    """How a file holds records; None if it has none, so that it is read as plain text.
+
+    A `.json` has none if its first value has no text and no conversation, or if it is one object without messages.
+    Raises: DataError for an array of objects that has too many bytes or values.
+    """
+    if file.is_json or not file.may_be_json:
+        return "lines" if file.is_json else None
+    with open_source(file) as stream:
+        skip_bom(file.name, stream)
+        text = stream.read(MAX_LINE + 1).lstrip()
+    forms: list[tuple[JsonForm, bytes]] = [("lines", text.partition(b"\n")[0])]
+    if len(text) <= MAX_LINE:
+        forms.append(("whole", text))
+    problem = f"it has more than {MAX_LINE:,} bytes" if len(text) > MAX_LINE else ""
+    for form, part in forms:
+        try:
+            value = parse_json(part.decode(errors=file.decoding.errors))
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            continue
+        except ValueError as error:
+            problem = str(error)
+            continue
+        if _has_messages(value, key) or (form == "lines" and _has_text(value, key)):
+            return form
+        first = value[0] if isinstance(value, list) and value else None
+        return "whole" if _has_messages(first, key) or _has_text(first, key) else None
+    if problem and _ARRAY.match(text):
+        raise DataError(
+            f"{file.name} is a JSON array that cannot be read ({problem}); write each of its values on a line of a "
+            ".jsonl file, as jq -c '.[]' does"
+        )
+    return None
+
+
+def _has_messages(value: object, key: str) -> bool:
+    """Whether a value is a list of messages, or an object with one."""
+    if isinstance(value, dict):
+        value = next((value[each] for each in conversation_fields(value, key)), None)
+    return isinstance(value, list) and bool(value) and is_message(value[0])
+
+
+def _has_text(value: object, key: str) -> bool:
+    """Whether a value is an object with a text or a pair of texts."""
+    return isinstance(value, dict) and any(isinstance(value[each], str) for each in conversation_fields(value, key)[:1])
+
+
+def read_records(values: Iterable[JsonRecord], key: str, errors: str) -> Iterator[Record]:
+    """The records in the values of a file, which have one form.
 
     The text is under `key`. A conversation is a list of messages: under `key`, "messages" or "conversations", or the
-    whole line.
-    Raises: DataError, with the number of the line, for anything else.
+    whole value; or it is a pair of a question and an answer.
+    Raises: DataError, with the location of the value, for anything else.
     """
     first = None
-    for number, _, _, value in json_lines(name, stream, errors, is_start=is_start):
-        location = f"{name}, line {number}"
+    for _, _, _, value, location in values:
         record = read_record(value, key, location)
-        first = first or (number, record)
+        first = first or (location.rpartition(", ")[2], record)
         if record.is_conversation != first[1].is_conversation:
             here, there = (_FORMS[each.is_conversation] for each in (record, first[1]))
             raise DataError(
-                f"{location} is {here}, but line {first[0]} is {there}; a file must have one form, so make two files"
+                f"{location} is {here}, but {first[0]} is {there}; a file must have one form, so make two files"
             )
         yield record._replace(text=_without_surrogates(location, record.text, errors))
 
 
 def json_lines(
     name: str, stream: BufferedReader | gzip.GzipFile, errors: str, *, is_start: bool = True
-) -> Iterator[JsonLine]:
+) -> Iterator[JsonRecord]:
     """The lines of a file, or of a part of one that is not at its start; lines of white space only are skipped.
 
     Raises: DataError for a line that cannot be decoded with `errors`, or is not JSON.
@@ -65,7 +122,7 @@ def json_lines(
         try:
             text = line.decode(errors=errors).rstrip()
             if text:
-                yield JsonLine(number, start, len(line), parse_json(text))
+                yield JsonRecord(number, start, len(line), parse_json(text), f"{name}, line {number}")
         except UnicodeDecodeError as error:
             raise undecodable(name, start, error) from error
         except ValueError as error:
@@ -76,6 +133,24 @@ def json_lines(
         start += len(line)
 
 
+def json_values(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[JsonRecord]:
+    """The values of the array in a file of the form "whole", or its one value.
+
+    Raises: DataError if it cannot be decoded with `errors`, or is not JSON.
+    """
+    start = skip_bom(name, stream)
+    content = stream.read(MAX_LINE + 1)
+    try:
+        value = parse_json(content.decode(errors=errors))
+    except UnicodeDecodeError as error:
+        raise undecodable(name, start, error) from error
+    except ValueError as error:
+        raise DataError(f"{name} is not JSON ({error})") from error
+    values = value if isinstance(value, list) and not (value and is_message(value[0])) else [value]
+    for number, each in enumerate(values, 1):
+        yield JsonRecord(number, 0, len(content) if number == 1 else 0, each, f"{name}, record {number}")
+
+
 _FORMS = {True: "a conversation", False: "a text"}
 
 
@@ -84,18 +159,20 @@ def read_record(row: object, key: str, location: str) -> Record:
 
     Raises: DataError, which begins with `location`, if it is neither a text nor a conversation.
     """
-    value = row
-    if isinstance(row, dict):
-        value = row[key] if key in row else next((row[each] for each in CONVERSATION_KEYS if each in row), row)
-        if value is row:
-            raise _without_text(row, key, location)
-    if isinstance(value, list):
-        return Record(transcript(read_conversation(value, location)), is_conversation=True)
-    if value is row:
+    if isinstance(row, list):
+        return Record(transcript(read_conversation(row, location)), is_conversation=True)
+    if not isinstance(row, dict):
         raise DataError(f'{location} must be a JSON object such as {{"{key}": "..."}}, or a list of messages')
+    fields = conversation_fields(row, key)
+    if not fields:
+        raise _without_text(row, key, location)
+    value = row[fields[0]]
+    if isinstance(value, list) or is_pair(fields):
+        return Record(transcript(record_conversation(row, fields, location)), is_conversation=True)
     if not isinstance(value, str):
         raise DataError(
-            f"{location}: the value of {key!r} must be a string or a list of messages, not {json.dumps(value)[:40]}"
+            f"{location}: the value of {fields[0]!r} must be a string or a list of messages, not "
+            f"{json.dumps(value)[:40]}"
         )
     return Record(value, is_conversation=False)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from minigpt.cores import available_cores
 from minigpt.data.split import Part
-from minigpt.data.transcript import Speakers, SpeakerTracker
+from minigpt.data.transcript import Speakers, SpeakerTracker, unmarked
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
@@ -146,7 +146,7 @@ def write_shards(
         encoding: deque[tuple[Part, Future[_Encoded]]] = deque()
         for part, text in chunks(parts):
             speakers = trackers[part].read(text.encode()) if has_speakers else None
-            encoding.append((part, pool.submit(encode, text, speakers)))
+            encoding.append((part, pool.submit(encode, unmarked(text) if has_speakers else text, speakers)))
             if len(encoding) > 2 * workers:  # oldest first, which keeps the order and bounds memory
                 write(*encoding.popleft())
         while encoding:

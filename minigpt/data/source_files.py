@@ -56,6 +56,11 @@ class SourceFile:
         return without_compression(self.path.name.lower()).endswith((".jsonl", ".ndjson"))
 
     @property
+    def may_be_json(self) -> bool:
+        """Whether the file may be JSON that is not on lines, or on lines but not named so."""
+        return without_compression(self.path.name.lower()).endswith(".json")
+
+    @property
     def is_parquet(self) -> bool:
         """Whether the file is a table in Apache Parquet's format."""
         return self.path.suffix.lower() == ".parquet"

@@ -7,15 +7,17 @@ import codecs
 import gzip
 import hashlib
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from itertools import islice
 from pathlib import Path
 
 from minigpt.config import ReadingConfig
-from minigpt.data.parquet import read_parquet
-from minigpt.data.records import Record, read_records
+from minigpt.data.chat_log import CONVERSATION_KEYS
+from minigpt.data.parquet import column_names, read_parquet
+from minigpt.data.records import Record, json_form, json_lines, json_values, read_records
+from minigpt.data.skipped import shown
 from minigpt.data.source_files import (
     Decoding,
     SourceFile,
@@ -25,6 +27,7 @@ from minigpt.data.source_files import (
     skip_bom,
     undecodable,
 )
+from minigpt.data.transcript import count_unlearned, unmarked
 from minigpt.errors import DataError
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
@@ -50,6 +53,7 @@ class Scan:
     text_bytes: int  # in UTF-8, without separators between documents
     n_documents: int
     n_conversations: int  # documents that are transcripts of a chat log
+    n_unlearned: int  # messages of these with weight 0
     document_lengths: tuple[int, ...]  # characters of the first MANY_DOCUMENTS documents
     last_lines: tuple[int, ...]  # characters of the last line of each of these, 0 of a document that is a text
     content_hash: str
@@ -59,21 +63,22 @@ class Scan:
         """Whether every document is a conversation, so that each part of the text has a speaker."""
         return self.n_conversations == self.n_documents
 
-    def pieces(self) -> Iterator[Piece]:
-        """All documents, piece by piece.
+    def pieces(self, *, marked: bool = False) -> Iterator[Piece]:
+        """All documents, piece by piece; if `marked`, with the marks of messages that are not learned.
 
         Raises: DataError as `scan`; at the end, if the text is no longer the one that was scanned.
         """
         digest = hashlib.sha256()
-        for text, ends_document, _ in _hashed(_documents(self.files, self.text_key, self.encoding_errors), digest):
-            yield text, ends_document
+        found = _hashed(_documents(self.files, self.text_key, self.encoding_errors), digest)
+        for text, ends_document, is_conversation in found:
+            yield unmarked(text) if is_conversation and not marked else text, ends_document
         if digest.hexdigest() != self.content_hash:
             raise DataError(f"{self.files[0].name} or another file changed while it was read; run the command again")
 
     def pieces_of(self, file: SourceFile) -> Iterator[Piece]:
         """The documents of one of the files, piece by piece."""
-        for text, ends_document, _ in _documents([file], self.text_key, self.encoding_errors):
-            yield text, ends_document
+        for text, ends_document, is_conversation in _documents([file], self.text_key, self.encoding_errors):
+            yield unmarked(text) if is_conversation else text, ends_document
 
 
 def scan(
@@ -97,15 +102,17 @@ def scan(
     reading = ReadingConfig(text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)  # type: ignore[arg-type]
     several = [sources] if isinstance(sources, str | Path) else sources
     files, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
+    notes += unread_conversations(files, text_key)
     digest = hashlib.sha256()
     lengths, last_lines = array("q"), array("q")
-    length, text_bytes, n_documents, n_conversations = 0, 0, 0, 0
+    length, text_bytes, n_documents, n_conversations, n_unlearned = 0, 0, 0, 0, 0
     for piece, ends, is_conversation in _hashed(_documents(files, text_key, encoding_errors), digest):
         text_bytes += len(piece.encode())
         length += len(piece)
         if ends:
             n_documents += 1
             n_conversations += is_conversation
+            n_unlearned += count_unlearned(piece) if is_conversation else 0
             if len(lengths) < MANY_DOCUMENTS:
                 lengths.append(length)
                 last_lines.append(len(piece) - 1 - piece.rfind("\n", 0, -1) if is_conversation else 0)
@@ -113,6 +120,8 @@ def scan(
     if not n_documents:
         what = f"{files[0].name} contains" if len(files) == 1 else f"the {len(files)} files contain"
         raise DataError(f"{what} no text; give a file with text")
+    if n_unlearned:
+        notes.append(f"messages with weight 0, which are read but not learned: {n_unlearned:,}")
     return Scan(
         files=tuple(files),
         skipped=tuple(skipped),
@@ -122,6 +131,7 @@ def scan(
         text_bytes=text_bytes,
         n_documents=n_documents,
         n_conversations=n_conversations,
+        n_unlearned=n_unlearned,
         document_lengths=tuple(lengths),
         last_lines=tuple(last_lines),
         content_hash=digest.hexdigest(),
@@ -144,8 +154,40 @@ def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str)
             yield from record_documents(file.name, read_parquet(file.path, file.name, text_key, encoding_errors))
             continue
         with open_source(file) as stream:
-            read = json_documents if file.is_json else text_documents
-            yield from read(file.name, stream, text_key, encoding_errors)
+            yield from documents_in(file, stream, text_key, encoding_errors)
+
+
+def unread_conversations(files: Iterable[SourceFile], text_key: str) -> list[str]:
+    """A sentence on the conversations of records that also have a text, judged by the first record of each file.
+
+    Raises: DataError as `scan`.
+    """
+    names, other = [], ""
+    for file in files:
+        keys = _first_keys(file, text_key)
+        conversation = next((key for key in CONVERSATION_KEYS if key in keys), None)
+        if conversation and text_key in keys and text_key not in CONVERSATION_KEYS:
+            names.append(file.name)
+            other = other or conversation
+    if not names:
+        return []
+    return [
+        f"{shown(names)}: each record has {text_key!r}, which is read, and {other!r}, which is not; to read the "
+        f"conversations instead, give --text-key {other}"
+    ]
+
+
+def _first_keys(file: SourceFile, text_key: str) -> Collection[str]:
+    """The keys of the first record in a file, or the columns of a table."""
+    if file.is_parquet:
+        return column_names(file.path, file.name)
+    form = json_form(file, text_key)
+    if form is None:
+        return ()
+    with open_source(file) as stream:
+        values = (json_lines if form == "lines" else json_values)(file.name, stream, file.decoding.errors)
+        first = next((each.value for each in values), None)
+    return first if isinstance(first, dict) else ()
 
 
 def has_conversations(files: Iterable[SourceFile], text_key: str) -> bool:
@@ -153,24 +195,30 @@ def has_conversations(files: Iterable[SourceFile], text_key: str) -> bool:
 
     Raises: DataError as `scan`.
     """
-    tables = (file for file in files if file.is_json or file.is_parquet)
+    tables = (file for file in files if file.is_parquet or json_form(file, text_key))
     firsts = (islice(_documents([file], text_key, file.decoding.errors), 1) for file in tables)
     return any(is_conversation for first in firsts for _, _, is_conversation in first)
 
 
-def text_documents(
-    name: str, stream: BufferedReader | gzip.GzipFile, _key: str, errors: str, *, is_start: bool = True
+def documents_in(
+    file: SourceFile,
+    stream: BufferedReader | gzip.GzipFile,
+    key: str,
+    errors: str,
+    *,
+    name: str | None = None,
+    is_start: bool = True,
 ) -> Iterator[Document]:
-    """The documents of a plain text, or of a part of one that is not at its start."""
-    pieces = _split_documents(_text_blocks(name, stream, errors, is_start=is_start))
-    yield from ((*piece, False) for piece in _skip_blank(name, pieces))
-
-
-def json_documents(
-    name: str, stream: BufferedReader | gzip.GzipFile, key: str, errors: str, *, is_start: bool = True
-) -> Iterator[Document]:
-    """The documents of a `.jsonl`, or of a part of one that is not at its start."""
-    return record_documents(name, read_records(name, stream, key, errors, is_start=is_start))
+    """The documents of an open file, or of a part of one that is not at its start; errors begin with `name`."""
+    name = file.name if name is None else name
+    form = json_form(file, key)
+    if form is None:
+        pieces = _split_documents(_text_blocks(name, stream, errors, is_start=is_start))
+        yield from ((*piece, False) for piece in _skip_blank(name, pieces))
+        return
+    lines = form == "lines"
+    values = json_lines(name, stream, errors, is_start=is_start) if lines else json_values(name, stream, errors)
+    yield from record_documents(name, read_records(values, key, errors))
 
 
 def record_documents(name: str, records: Iterable[Record]) -> Iterator[Document]:

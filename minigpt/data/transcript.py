@@ -7,6 +7,9 @@
 A turn is one line that begins with the speaker's name. Further lines of a message begin with a space, so that a line
 that begins with anything else begins another turn, whatever the messages contain. RFC 5322 folds the headers of e-mail
 in the same way. A conversation ends with an end-of-text.
+
+Until a text is tokenized, the name of a speaker whose message is not learned ends in a zero byte in place of the colon.
+No line of a message can begin like that, and nothing else of the text changes.
 """
 
 import re
@@ -38,19 +41,24 @@ CHAT_TEMPLATE = r"""
 {%- endif -%}
 """.strip()
 
+UNLEARNED = len(ROLES) + 1  # the number in `Speakers` of a message that is read but not learned, of any speaker
+
+_MARK = "\0"  # after the name of a speaker whose message is not learned
 _LABELS = {role.capitalize().encode(): number for number, role in enumerate(ROLES, 1)}
-_LABEL = b"(?P<speaker>" + b"|".join(_LABELS) + b"):"
+_LABEL = b"(?P<speaker>" + b"|".join(_LABELS) + b")(?P<mark>[:\0])"
 _END = re.escape(END_OF_TEXT).encode()
 _MARKS = re.compile(b"(?:(?<=\\n)|(?<=%b))%b|%b" % (_END, _LABEL, _END))
 _FIRST = re.compile(_LABEL)
+_UNLEARNED = re.compile(rf"(?m)((?:^|{re.escape(END_OF_TEXT)})(?:{'|'.join(map(str.capitalize, ROLES))}))\0")
 
 
 @dataclass(frozen=True)
 class Message:
-    """What one speaker says in one turn."""
+    """What one speaker says in one turn, and whether a model is to learn it; if not, it only reads it."""
 
     role: Role
     content: str
+    is_learned: bool = True
 
 
 def transcript(messages: Iterable[Message], *, reply: bool = False) -> str:
@@ -58,8 +66,20 @@ def transcript(messages: Iterable[Message], *, reply: bool = False) -> str:
 
     White space around a message is dropped.
     """
-    turns = [f"{each.role.capitalize()}: {_folded(each.content)}\n" for each in messages]
+    turns = [
+        f"{each.role.capitalize()}{':' if each.is_learned else _MARK} {_folded(each.content)}\n" for each in messages
+    ]
     return "".join([*turns, "Assistant:"] if reply else turns)
+
+
+def unmarked(text: str) -> str:
+    """The transcript as a model reads it, without the marks of messages that are not learned."""
+    return _UNLEARNED.sub(r"\1:", text) if _MARK in text else text
+
+
+def count_unlearned(text: str) -> int:
+    """The number of messages in a transcript that are not learned."""
+    return len(_UNLEARNED.findall(text)) if _MARK in text else 0
 
 
 def _folded(content: str) -> str:
@@ -145,7 +165,7 @@ class SpeakerTracker:
             name = mark["speaker"]
             if name is not None:
                 change(mark.start() + 1, 0)
-            change(mark.end(), 0 if name is None else _LABELS[name])
+            change(mark.end(), 0 if name is None else _LABELS[name] if mark["mark"] == b":" else UNLEARNED)
         self._speaker = numbers[-1]
         if text:
             self._may_begin = text.endswith(END_OF_TEXT.encode())

@@ -194,7 +194,9 @@ class Plan:
     def _loss_rows(self) -> list[PlanRow]:
         if self.corpus.train_speakers is None:
             return []
-        return [PlanRow("loss", self.training.scored_text or "of all turns of the conversations", "--loss-on")]
+        but = "" if self.corpus.scores_all("all") else " without messages of weight 0"
+        every = f"of all turns of the conversations{but}"
+        return [PlanRow("loss", self.training.scored_text or every, "--loss-on")]
 
     def _length(self) -> str:
         training = self.training

@@ -91,7 +91,8 @@ def start_run(planned: Plan, processes: int = 1, *, keeps_plan: bool = False) ->
         corpus=corpus_record(corpus),
         baselines=BaselinesRecord(
             fingerprint=corpus.fingerprint,
-            measured=tuple(BaselineRecord(**asdict(baseline)) for baseline in planned.baselines),
+            # They are of the whole text, and not comparable with losses that leave messages out.
+            measured=tuple(BaselineRecord(**asdict(each)) for each in planned.baselines if corpus.scores_all("all")),
         ),
         model=settings.model,
         training=settings.training,

@@ -150,6 +150,9 @@ class _RandomTokens:
         ids = torch.randint(self.vocab_size, (len(rows), length + 1))
         return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
+    def scores_all(self, _loss_on: str) -> bool:
+        return True
+
     def token_counts(self, vocab_size: int) -> Tensor:
         return torch.ones(vocab_size, dtype=torch.int64)
 

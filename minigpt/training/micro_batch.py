@@ -21,6 +21,9 @@ class Batches(Protocol):
         are not of the turns of the role `loss_on` are UNSCORED.
         """
 
+    def scores_all(self, loss_on: str, /) -> bool:
+        """Whether no target is UNSCORED."""
+
     def token_counts(self, vocab_size: int) -> Tensor:
         """How often each of the first `vocab_size` ids is in a part of the training tokens, (V,) int64."""
 

@@ -27,13 +27,12 @@ class SpikeDetector:
         """Forgets all losses, as for another text."""
         self.statistics = torch.zeros_like(self.statistics)
 
-    def observe(self, loss: Tensor, gradient_norm: Tensor, is_scored: Tensor | None = None) -> Tensor:
+    def observe(self, loss: Tensor, gradient_norm: Tensor) -> Tensor:
         """Returns whether to skip this step; adds the loss to the statistics if not.
 
         A step is skipped if its loss or gradient is NaN or infinite, or if its loss is more than `threshold` standard
         deviations above the running mean. A threshold of 0 turns the latter off, and it needs 100 losses first.
-        A loss of no token, for which `is_scored` is false, is not added either; by default every loss is of some.
-        Shapes: loss () and gradient_norm () and is_scored () bool -> () bool.
+        Shapes: loss () and gradient_norm () -> () bool.
         """
         mean, variance, count = self.statistics.unbind()
         deviation = torch.maximum(variance.sqrt(), _MIN_DEVIATION * mean)
@@ -45,6 +44,5 @@ class SpikeDetector:
         updated = torch.stack(
             [mean + weight * difference, (1 - weight) * (variance + weight * difference**2), count + 1]
         )
-        omitted = skip if is_scored is None else skip | ~is_scored
-        self.statistics = torch.where(omitted, self.statistics, updated)
+        self.statistics = torch.where(skip, self.statistics, updated)
         return skip

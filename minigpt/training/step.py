@@ -102,7 +102,9 @@ class TrainStep:
             loss, n_scored = self._compute_gradients(step)
             wait()
             middle = time.perf_counter()
-            self._update(loss, n_scored)
+            self._update(
+                loss, None if n_scored is None else max(1, n_scored)
+            )  # a step that scores nothing takes as long
             wait()
             return middle - started, time.perf_counter() - middle
 
@@ -149,10 +151,10 @@ class TrainStep:
 
     # Gradients.
 
-    def _compute_gradients(self, step: int) -> tuple[Tensor, Tensor | None]:
+    def _compute_gradients(self, step: int) -> tuple[Tensor, int | None]:
         """Accumulates this process's gradients of the step; returns its share of the mean loss, ().
 
-        The second value is the number of targets that all processes score, (); None if all targets are scored.
+        The second value is the number of targets that all processes score; None if all targets are scored.
         When a single process runs out of memory, it tries again with half the micro-batch, and at one sequence with
         checkpointed activations. The mathematics is the same, but dropout differs: it is drawn for each micro-batch.
         """
@@ -199,7 +201,7 @@ class TrainStep:
                 f"{', '.join(remedies)}{',' if len(remedies) > 1 else ''} or a smaller model"
             ) from cause
 
-    def _accumulate(self, step: int) -> tuple[Tensor, Tensor | None]:
+    def _accumulate(self, step: int) -> tuple[Tensor, int | None]:
         self.module.train()
         total = torch.zeros((), device=self.device)
         micro_batches: Iterable[MicroBatch] = (
@@ -207,10 +209,11 @@ class TrainStep:
             for start in range(0, len(self.rows), self.micro_batch_size)
         )
         n_scored = None
-        if self.config.loss_on != "all":  # how many targets are scored is known only when all are read
+        if not self.corpus.scores_all(self.config.loss_on):
+            # How many targets are scored is known only when all are read.
             micro_batches = list(micro_batches)
             own = sum(batch.n_scored for batch in micro_batches)
-            n_scored = self.world.all_reduce_sum(torch.tensor(own, device=self.device))  # ()
+            n_scored = int(self.world.all_reduce_sum(torch.tensor(own)))  # on the CPU, without waiting for the GPU
         own_steps = -(-len(self.rows) // self.micro_batch_size)
         accumulation_steps = self.world.accumulation_steps(own_steps)
         corrections = None if self.sampler is None else self._to_device(self.sampler.corrections(step))  # (V,)
@@ -229,13 +232,13 @@ class TrainStep:
             step, self.batch_size, self.context, config.seed, read, config.token_noise, self._bpe_dropout,
             config.loss_on,
         )  # (B, T) twice  # fmt: skip
-        scored = None if config.loss_on == "all" else (targets.flatten() != UNSCORED).nonzero().flatten()
+        scored = None if self.corpus.scores_all(config.loss_on) else (targets.flatten() != UNSCORED).nonzero().flatten()
         return MicroBatch(rows, inputs, targets, scored)
 
-    def _backward(self, step: int, batch: MicroBatch, n_scored: Tensor | None, corrections: Tensor | None) -> Tensor:
+    def _backward(self, step: int, batch: MicroBatch, n_scored: int | None, corrections: Tensor | None) -> Tensor:
         """Adds the gradient of a micro-batch; returns its share of the step's mean loss, ().
 
-        `n_scored` () is the number of scored targets of the step; None if all are scored. `corrections` (V,) are those
+        `n_scored` is the number of scored targets of the step; None if all are scored. `corrections` (V,) are those
         of the step's sample of the vocabulary, if there is one.
         """
         inputs, targets = self._to_device(batch.inputs), self._to_device(batch.targets)
@@ -247,7 +250,7 @@ class TrainStep:
             torch.manual_seed(seed)  # for every kind of device, which takes half a millisecond
         with autocast(self.device, self.dtype):
             loss = self.module(inputs, targets, scored, corrections)  # ()
-        weight = len(batch.rows) / self.batch_size if n_scored is None else batch.n_scored / n_scored.clamp(min=1)
+        weight = len(batch.rows) / self.batch_size if n_scored is None else batch.n_scored / max(1, n_scored)
         share = loss * weight
         self.loss_scaler.scale(share).backward()
         return share.detach()
@@ -259,16 +262,16 @@ class TrainStep:
 
     # Update.
 
-    def _update(self, loss: Tensor, n_scored: Tensor | None) -> Tensor:
+    def _update(self, loss: Tensor, n_scored: int | None) -> Tensor:
         """Clips the gradient, detects spikes, updates: loss () -> (4,): loss, gradient norm, skipped, loss scale.
 
-        Where no target is scored (`n_scored` () is 0), the loss that it returns is NaN.
+        A step that scores no target (`n_scored` is 0) changes nothing, and the loss that it returns is NaN.
         A skipped gradient counts as zero: the weights still move by the momentum of earlier steps, with Muon by the
         full length of an update. If a float16 gradient is not finite, the loss scale is lowered too.
         Raises: TrainingError if the update runs out of memory.
         """
         try:
-            return self._apply(loss, None if n_scored is None else n_scored > 0)
+            return self._apply(loss, n_scored)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -277,24 +280,30 @@ class TrainStep:
                 "weights over several devices with --devices N --sharding on"
             ) from error.with_traceback(None)
 
-    def _apply(self, loss: Tensor, is_scored: Tensor | None) -> Tensor:
+    def _apply(self, loss: Tensor, n_scored: int | None) -> Tensor:
+        self._updates += 1
+        if n_scored == 0:
+            self.zero_gradients()
+            zero = torch.zeros_like(loss)
+            return torch.stack([torch.full_like(loss, torch.nan), zero, zero, self._scale(loss)])
         for optimizer in self.optimizers:
             self.loss_scaler.unscale_(optimizer)
         gradient_norm = clip_gradients(self.parameters, self.config.grad_clip, is_sharded=self.world.is_sharded)
-        skip = self.spike_detector.observe(loss, gradient_norm, is_scored)  # () bool
+        skip = self.spike_detector.observe(loss, gradient_norm)  # () bool
         if self.device.type == "cuda" or skip:  # on CUDA, reading `skip` would wait for the GPU
             for gradient in local_gradients(self.parameters):
                 gradient.masked_fill_(skip, 0)
         for optimizer in self.optimizers:
             optimizer.step()
-        self._updates += 1
         if self.loss_scaler.is_enabled():  # GradScaler.step would check each optimizer separately
             self.loss_scaler.update()
         self.zero_gradients()
-        scale = self.loss_scaler.scale(torch.ones_like(loss))
-        if is_scored is not None:
-            loss = torch.where(is_scored, loss, torch.nan)
-        return torch.stack([figure.to(loss.dtype) for figure in (loss, gradient_norm, skip, scale)])
+        return torch.stack([figure.to(loss.dtype) for figure in (loss, gradient_norm, skip, self._scale(loss))])
+
+    def _scale(self, loss: Tensor) -> Tensor:
+        """The factor of float16 losses, () like the loss; 1 for other dtypes."""
+        scale: Tensor = self.loss_scaler.scale(torch.ones_like(loss))
+        return scale
 
     def zero_gradients(self) -> None:
         """Clears the gradients.

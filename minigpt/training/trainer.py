@@ -27,6 +27,7 @@ from minigpt.training.step import TrainStep
 from minigpt.training.step_result import StepResult
 
 _MAX_ROLLBACKS = 3
+_UNSCORED_STEPS = 0.001  # of the steps: more are worth a notice
 _POLL = 0.1  # seconds between two looks for tokens that are still written
 _STEP_LOG = ("step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds", "tokens_per_second")
 
@@ -86,6 +87,7 @@ class Trainer:
         try:
             with self.world.translate_errors():
                 yield from self.checkpointer.take_notices(self.progress.step)
+                yield from self._unscored_steps()
                 yield from self._compile()
                 try:
                     end = yield from self._train()
@@ -287,6 +289,19 @@ class Trainer:
         self.evaluator.assume_duration(restored.evaluation.duration)
 
     # Start and end.
+
+    def _unscored_steps(self) -> Iterator[Event]:
+        """Says so if steps will score no token, which change nothing."""
+        context, size = self.train_step.context, self.train_step.batch_size
+        tokens, windows = self.corpus.scored_shares(self.config.loss_on, context)
+        unscored = (1 - windows) ** size
+        if unscored > _UNSCORED_STEPS:
+            yield Notice(
+                self.progress.step,
+                f"the loss includes {tokens:.1%} of the training tokens; {1 - windows:.0%} of the windows of {context} "
+                f"tokens have none of them, so about {unscored:.1%} of the steps change nothing; raise "
+                f"--context-length, now {context}, or --batch-size, now {size}",
+            )
 
     def _compile(self) -> Iterator[Event]:
         """Compiles the forward pass if the settings ask for it; if that fails, reports it and continues without."""

@@ -1,12 +1,22 @@
 """Chat logs: the forms that are read, and what is refused, by line."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from minigpt.data.sources import scan
+from minigpt import bounded_reading
+from minigpt.corpus_report.locations import blocks
+from minigpt.data import records
+from minigpt.data.corpus import Corpus
+from minigpt.data.parquet import column_bytes
+from minigpt.data.sharded.segments import cut, documents
+from minigpt.data.sharded.sharded_corpus import ShardedCorpus
+from minigpt.data.source_files import SourceFile
+from minigpt.data.sources import has_conversations, scan
 from minigpt.errors import DataError
 
 HELLO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
@@ -32,6 +42,105 @@ def test_openais_sharegpts_and_bare_conversations_give_the_same_transcript(tmp_p
     assert texts(write(tmp_path, {"dialog": HELLO}), text_key="dialog") == [TEXT]
 
 
+PAIRS: list[tuple[dict[str, Any], str]] = [
+    ({"instruction": "Add.", "input": "1 2", "output": "3"}, "User: Add.\n 1 2\nAssistant: 3\n"),
+    ({"instruction": "Hi", "input": "", "output": "Hello", "prompt": "### Hi"}, TEXT),
+    ({"instruction": "Hi", "context": None, "response": "Hello", "category": "chat"}, TEXT),
+    ({"prompt": "Hi", "completion": " Hello"}, TEXT),
+    ({"prompt": HELLO[:1], "completion": HELLO[1:]}, TEXT),
+    ({"prompt": "Hi", "response": "Hello"}, TEXT),
+    ({"question": "Hi", "answer": "Hello"}, TEXT),
+    ({"system_prompt": "Be kind.", "question": "Hi", "response": "Hello"}, "System: Be kind.\n" + TEXT),
+    ({"instruction": "Hi", "output": "Hello", "system": "S", "history": [["a", "b"]]},
+     "System: S\nUser: a\nAssistant: b\n" + TEXT),
+    ({"instruction": "Hi", "output": "Hello", "system": " ", "history": None}, TEXT),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "text"), PAIRS)
+def test_pairs_of_a_question_and_an_answer_are_conversations(tmp_path: Path, row: dict[str, Any], text: str) -> None:
+    assert texts(write(tmp_path, HELLO, row)) == [TEXT, text]
+
+
+@pytest.mark.parametrize("columns", [["messages", "system"], ["instruction", "input", "output", "system"]])
+def test_a_table_gives_the_same_conversations(tmp_path: Path, columns: list[str]) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    values = {"messages": HELLO, "system": "S", "instruction": "Hi", "input": "there", "output": "Hello"}
+    rows = [{name: values[name] for name in columns} | {"id": 7}, {name: values[name] for name in columns} | {"id": 8}]
+    rows[1]["system"] = None
+    path = tmp_path / "log.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    assert texts(path) == texts(write(tmp_path, *rows))
+    assert len(column_bytes(path, "log.parquet", "text")) == 1
+
+
+def test_an_instruction_beside_the_messages_is_the_first_message(tmp_path: Path) -> None:
+    sharegpt = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
+    system = {"role": "system", "content": "S"}
+    rows = [
+        {"system": "S", "conversations": sharegpt},
+        {"system_prompt": "S\n", "messages": [system, *HELLO]},
+        {"system": "", "messages": [system, *HELLO]},
+        {"system": "S", "dialog": HELLO},
+    ]
+    path = write(tmp_path, *rows[:3])
+    assert texts(path) == ["System: S\n" + TEXT] * 3
+    assert texts(write(tmp_path, rows[3]), text_key="dialog") == ["System: S\n" + TEXT]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("name", ["log.json", "log.json.gz"])
+def test_a_json_array_holds_the_records_of_its_values(tmp_path: Path, indent: int | None, name: str) -> None:
+    rows = [{"messages": HELLO}, HELLO, {"prompt": "Hi", "completion": "Hello"}]
+    path = tmp_path / name
+
+    def write_json(value: Any) -> Path:
+        content = json.dumps(value, indent=indent).encode()
+        path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+        return path
+
+    assert texts(write_json(rows)) == [TEXT] * 3
+    assert [str(block.locate(0)) for block in blocks(scan(path))] == [f"{path}:{n} (byte 0)" for n in (1, 2, 3)]
+    (segment,) = cut([SourceFile(path, path.name)], "text", 9)
+    assert [text for text, _ in documents([SourceFile(path, path.name)], segment, "text")] == [TEXT] * 3
+    assert has_conversations([SourceFile(path, path.name)], "text")
+    assert texts(write_json(rows[0])) == texts(write_json(HELLO)) == [TEXT]
+    assert texts(write_json([{"log": HELLO}]), text_key="log") == [TEXT]
+    found = scan(write_json([{"text": "one"}, {"text": "two"}]))
+    assert [piece for piece, _ in found.pieces()] == ["one", "two"]
+    with pytest.raises(DataError, match=r"log\.json(\.gz)?, record 2 has no key 'text'; its keys: 'body'"):
+        scan(write_json([{"text": "one"}, {"body": "two"}]))
+    with pytest.raises(DataError, match=r"record 2 is a conversation, but record 1 is a text; a file must have one"):
+        scan(write_json([{"text": "one"}, HELLO]))
+    others = [{"name": "a package"}, {"messages": {"hi": "Hi"}}, [{"text": {"hi": "Hi"}}], [1], [], [{"body": "b"}]]
+    for other in others if indent is None else [*others, {"text": "one", "name": "a string of a program"}]:
+        assert scan(write_json(other)).n_conversations == 0
+        assert "".join(piece for piece, _ in scan(path).pieces()) == json.dumps(other, indent=indent)
+
+
+def test_records_on_the_lines_of_a_json_file_are_read_as_those_of_a_jsonl(tmp_path: Path) -> None:
+    rows = [{"messages": HELLO}, {"messages": HELLO, "id": 1}]
+    path = write(tmp_path, *rows).rename(tmp_path / "log.json")
+    assert texts(path) == [TEXT] * 2
+    path.write_text(path.read_text() + "{")
+    with pytest.raises(DataError, match=r"log\.json, line 3 is not JSON"):
+        scan(path)
+
+
+def test_a_json_array_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps([{"messages": HELLO}] * 9, indent=1))
+    monkeypatch.setattr(bounded_reading, "_SMALL", 99)
+    monkeypatch.setattr(bounded_reading, "MAX_VALUES", 50)
+    with pytest.raises(DataError, match=r"log\.json is a JSON array that cannot be read \(it has \d+ values.*jq -c '"):
+        scan(path)
+    monkeypatch.setattr(records, "MAX_LINE", 100)
+    with pytest.raises(
+        DataError, match=r"cannot be read \(it has more than 100 bytes\); write each of its values on a line"
+    ):
+        scan(path)
+
+
 def test_text_parts_are_joined(tmp_path: Path) -> None:
     parts = [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]
     assert texts(write(tmp_path, [{"role": "developer", "content": parts}])) == ["System: Hi\n"]
@@ -41,6 +150,13 @@ def test_a_text_under_the_key_is_no_conversation(tmp_path: Path) -> None:
     found = scan(write(tmp_path, {"text": "plain", "messages": HELLO}))
     assert found.n_conversations == 0
     assert next(piece for piece, _ in found.pieces()) == "plain"
+    (note,) = found.notes
+    assert note.endswith(
+        "log.jsonl: each record has 'text', which is read, and 'messages', which is not; to read the conversations "
+        "instead, give --text-key messages"
+    )
+    assert texts(tmp_path / "log.jsonl", text_key="messages") == [TEXT]
+    assert scan(tmp_path / "log.jsonl", text_key="messages").notes == ()
 
 
 @pytest.mark.parametrize(
@@ -59,8 +175,17 @@ def test_a_text_under_the_key_is_no_conversation(tmp_path: Path) -> None:
         ([{"role": "user", "content": "a<|endoftext|>b"}], "which ends a conversation; remove it"),
         ({"text": "plain"}, "line 2 is a text, but line 1 is a conversation; a file must have one form"),
         ({"messages": "Hi"}, "line 2 is a text, but line 1 is a conversation"),
-        ({"messages": 3}, "the value of 'text' must be a string or a list of messages, not 3"),
+        ({"messages": 3}, "the value of 'messages' must be a string or a list of messages, not 3"),
         ("Hi", "line 2 must be a JSON object such as"),
+        ({"prompt": "Hi", "completion": None}, "line 2, message 2 has no content"),
+        ({"prompt": "Hi", "chosen": "Hello"}, "line 2 has no key 'text'; its keys: 'prompt', 'chosen'; name the key"),
+        ({"instruction": "Hi", "input": 5, "output": "x"}, "line 2, message 1: its content must be a string, not 5"),
+        ({"instruction": "Hi", "output": "x", "history": 5}, "its history must be pairs of a question and an answer"),
+        ({"system": 5, "messages": HELLO}, "line 2, field 'system': its content must be a string, not 5"),
+        (
+            {"system": "S", "messages": [{"role": "system", "content": "T"}]},
+            "line 2 has two instructions, in the field 'system' and in message 1; remove one of them",
+        ),
         ({"body": HELLO}, "line 2 has no key 'text'; its keys: 'body'; name the key of the text with --text-key"),
     ],
 )
@@ -70,6 +195,41 @@ def test_what_is_no_conversation_is_refused_by_line(tmp_path: Path, row: Any, me
     assert message in str(error.value)
     assert "log.jsonl, line 2" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("fraction", [0, 0.5])
+def test_an_answer_with_weight_0_is_read_but_not_learned(tmp_path: Path, fraction: float) -> None:
+    wrong = {"role": "assistant", "content": "Go away", "weight": 0}
+    right = {"role": "assistant", "content": "Hello", "weight": 1}
+    path = write(tmp_path, *[[HELLO[0], wrong, HELLO[0], right]] * 9)
+    found = scan(path)
+    assert found.notes == ("messages with weight 0, which are read but not learned: 9",)
+    assert next(found.pieces()) == ("User: Hi\nAssistant: Go away\nUser: Hi\nAssistant: Hello\n", True)
+    corpus = Corpus.build(found, "bytes", cache=tmp_path, validation_fraction=fraction)
+    for role in ("assistant", "all"):
+        for part, tokens in (("train", corpus.train), ("validation", corpus.validation)):
+            scored = corpus.scored(role, part)  # type: ignore[arg-type]
+            assert scored is not None
+            learned, read = (corpus.tokenizer.decode(ids.tolist()) for ids in (tokens[scored], tokens))
+            assert learned.count("Hello") == read.count("Hello")
+            assert "Go" not in learned
+            assert ("User" in learned) == ("User" in read and role == "all")
+    inputs, targets = corpus.batch(0, 9, 64, seed=0)
+    kept = targets != -100
+    assert not kept.all()
+    assert torch.equal(inputs[:, 1:][kept[:, :-1]], targets[:, :-1][kept[:, :-1]])
+
+
+def test_weights_are_kept_or_refused(tmp_path: Path) -> None:
+    half = [HELLO[0], HELLO[1] | {"weight": 0.5}]
+    with pytest.raises(DataError, match=r"line 1, message 2 has the weight 0.5; it must be 0 \(read only\) or 1"):
+        scan(write(tmp_path, half))
+    ignored = write(tmp_path, [HELLO[0], HELLO[1] | {"weight": 0}])
+    (tmp_path / "a.txt").write_text("plain text")
+    with pytest.raises(DataError, match=r"messages with weight 0 \(1 here\) can be read .* only where every document"):
+        Corpus.build([ignored, tmp_path / "a.txt"], "bytes", cache=tmp_path / "cache")
+    with pytest.raises(DataError, match=r"log.jsonl has a message with weight 0, .*add --shards off"):
+        ShardedCorpus.build_in_shards([[SourceFile(ignored, ignored.name)]], [1.0], "bytes", cache=tmp_path / "cache")
 
 
 def test_a_chat_log_beside_a_plain_text_has_no_speakers(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,20 +20,24 @@ from minigpt.data.split import ValidationSplit
 from minigpt.data.transcript import (
     CHAT_TEMPLATE,
     ROLES,
+    UNLEARNED,
     Message,
     ReplyReader,
     SpeakerTracker,
+    count_unlearned,
     speaker_number,
     transcript,
+    unmarked,
 )
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 CONTENT = st.lists(
     st.sampled_from(
-        ["a", "é", "中", " ", "\n", "\r\n", "\t", "User:", "\nUser: b", "Assistant:", "{{", "<|end", "\u2028"]
+        [" ", "aé", "中", "\n", "\r\n", "\t", "User:", "\nUser: b", "\nUser\0", "Assistant:", "{{", "<|end", "\u2028"]
     )
 ).map("".join)
+MIXED = st.lists(st.builds(Message, st.sampled_from(ROLES), CONTENT, st.booleans()), min_size=1, max_size=5)
 MESSAGES = st.lists(st.builds(Message, st.sampled_from(ROLES), CONTENT), min_size=1, max_size=5)
 
 
@@ -91,7 +96,21 @@ def test_a_reply_is_read_up_to_the_next_turn_in_pieces_of_any_size(content: str,
 
 
 @settings(deadline=None, max_examples=200)
-@given(conversations=st.lists(MESSAGES, min_size=1, max_size=3), size=st.integers(1, 40))
+@given(conversations=st.lists(MIXED, min_size=1, max_size=3))
+def test_messages_that_are_not_learned_give_the_same_text_with_another_speaker(
+    conversations: list[list[Message]],
+) -> None:
+    text = "".join(transcript(messages) + "<|endoftext|>" for messages in conversations)
+    plain = [[replace(each, is_learned=True) for each in messages] for messages in conversations]
+    assert unmarked(text) == "".join(transcript(messages) + "<|endoftext|>" for messages in plain)
+    flat = [each for messages in conversations for each in messages]
+    assert count_unlearned(text) == sum(not each.is_learned for each in flat)
+    numbers = [number for number in SpeakerTracker().read(text.encode()).numbers if number]
+    assert numbers == [speaker_number(each.role) if each.is_learned else UNLEARNED for each in flat]
+
+
+@settings(deadline=None, max_examples=200)
+@given(conversations=st.lists(MIXED, min_size=1, max_size=3), size=st.integers(1, 40))
 def test_the_speakers_do_not_depend_on_where_the_text_is_cut(conversations: list[list[Message]], size: int) -> None:
     text = "".join(transcript(messages) + "<|endoftext|>" for messages in conversations)
 

@@ -5,6 +5,7 @@ FOLDER/cases.json in the world that the environment describes, and the main proc
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -66,10 +67,11 @@ def refuse(run: Run, times: int) -> None:
 
 def result(case: Case, folder: Path, world: World) -> dict[str, Any]:
     """Trains a case; returns its events as plain values."""
-    corpus = Corpus.build([folder / "fox.txt"], "bpe:262", cache=folder / "cache")
+    config = TrainConfig(**case["settings"])
+    text = "fox.txt" if config.loss_on == "all" else "log.jsonl"
+    corpus = Corpus.build([folder / text], "bpe:262", cache=folder / "cache")
     torch.manual_seed(world.rank)  # only the initial weights of the main process are used
     model = GPT(GPTConfig(**SHAPE, dropout=case["dropout"]))
-    config = TrainConfig(**case["settings"])
     apply_fine_tuning(model, config)
     control, run = Control(), None
     if case["run"] and world.is_main:
@@ -125,12 +127,15 @@ def on_processes(count: int, cases: dict[str, Case], folder: Path) -> dict[str, 
 
 def new_folder(path: Path) -> Path:
     (path / "fox.txt").write_text(TEXT)
+    roles = [("user", "the quick brown fox jumps " * 4), ("assistant", "the lazy dog")]
+    conversation = json.dumps([{"role": role, "content": content} for role, content in roles])
+    (path / "log.jsonl").write_text(f"{conversation}\n" * 40)
     return path
 
 
 def check_equal(several: dict[str, Any], one: dict[str, Any]) -> None:
     assert one["losses"]
-    assert several["losses"] == pytest.approx(one["losses"], abs=1e-5)
+    assert several["losses"] == pytest.approx(one["losses"], abs=1e-5, nan_ok=True)
     assert several["figures"] == pytest.approx(one["figures"], abs=1e-5)
     assert several["sample"] == one["sample"]
     assert several["saved"] == one["saved"]
@@ -167,6 +172,8 @@ TWO = {
     "sharded, failing saves": case(
         run="refused", steps=9, batch_size=4, eval_every=3, save_every=100, sharding="on", refused=2
     ),
+    "DDP, steps without a scored token": case(steps=30, batch_size=2, loss_on="assistant"),
+    "sharded, steps without a scored token": case(steps=30, batch_size=2, loss_on="assistant", sharding="on"),
     "started with DDP": case(run="started with DDP", stop=7, steps=20, batch_size=7),
     "started sharded": case(run="started sharded", stop=7, steps=20, batch_size=7, sharding="on"),
 }
@@ -200,10 +207,14 @@ def two(folder: Path) -> dict[str, Any]:
         "sharded, uneven",
         "an adapter and the embedding",
         "an adapter of an int8 model",
+        "DDP, steps without a scored token",
+        "sharded, steps without a scored token",
     ],
 )
 def test_two_processes_train_like_one(two: dict[str, Any], folder: Path, name: str) -> None:
-    check_equal(two[name], result(TWO[name], folder, World()))
+    one = result(TWO[name], folder, World())
+    check_equal(two[name], one)
+    assert any(map(math.isnan, one["losses"])) == ("without a scored token" in name)
 
 
 def test_all_processes_know_of_a_failed_save(two: dict[str, Any], folder: Path) -> None:

@@ -21,8 +21,10 @@ from minigpt.errors import ConfigError
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.storage.run import Run
 from minigpt.training.distributed import World
-from minigpt.training.events import Evaluation, Finished, Sample, Step
+from minigpt.training.events import Evaluation, Finished, Notice, Sample, Step
 from minigpt.training.loop import train
+from minigpt.training.progress import Progress
+from minigpt.training.state import TrainingState
 from minigpt.training.step import TrainStep
 
 CPU = torch.device("cpu")
@@ -109,6 +111,9 @@ def test_the_gradients_of_two_processes_add_up_to_those_of_one(corpus: Corpus) -
 class Unscored:
     """Batches in which no target is scored."""
 
+    def scores_all(self, _: str) -> bool:
+        return False
+
     def batch(self, *_: object) -> tuple[Tensor, Tensor]:
         return torch.zeros(6, 12, dtype=torch.long), torch.full((6, 12), -100)
 
@@ -118,25 +123,30 @@ def test_a_micro_batch_without_a_scored_token_changes_nothing() -> None:
     step = TrainStep(model, Unscored(), settings(), CPU, torch.float32, World())
     loss, n_scored = step._compute_gradients(0)
     assert loss.item() == 0
-    assert n_scored is not None
-    assert n_scored.item() == 0
+    assert n_scored == 0
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in model.parameters())
 
 
-def test_a_step_without_a_scored_token_has_no_loss_and_is_no_spike(corpus: Corpus) -> None:
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_a_step_without_a_scored_token_has_no_loss_and_changes_nothing(corpus: Corpus, optimizer: str) -> None:
     model = new_model(vocab_size=corpus.tokenizer.vocab_size)
-    step = TrainStep(model, corpus, settings(), CPU, torch.float32, World())
+    step = TrainStep(model, corpus, settings(optimizer=optimizer), CPU, torch.float32, World())
     (scored,) = step.step(0, 1e-3, 0.0)
     assert math.isfinite(scored.loss)
-    statistics = step.spike_detector.statistics.clone()
-    assert statistics[2] == 1
+    state = TrainingState(step, "")
+    before = {name: tensor.clone() for name, tensor in state.capture(Progress()).tensors.items()}
+    assert any("momentum" in name or "exp_avg" in name for name in before)
     step.corpus = Unscored()
     for number in range(1, 7):  # five skipped steps would be a divergence
         (result,) = step.step(number, 1e-3, 0.0)
         assert math.isnan(result.loss)
         assert not result.skipped
         assert result.gradient_norm == 0
-    assert torch.equal(step.spike_detector.statistics, statistics)
+    after = state.capture(Progress()).tensors
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    step.corpus = corpus
+    assert math.isfinite(step.step(7, 1e-3, 0.0)[0].loss)
 
 
 def test_a_step_of_which_only_another_process_scores_tokens_has_a_loss() -> None:
@@ -165,6 +175,25 @@ def test_steps_without_a_scored_token_are_logged_without_a_loss(
     assert not any(line.get("skipped") for line in run.read_log())
 
 
+@pytest.mark.parametrize(("context", "batch_size", "expected"), [(12, 1, True), (12, 99, False), (24, 1, False)])
+def test_one_notice_says_that_steps_will_score_no_token(
+    tmp_path: Path, context: int, batch_size: int, expected: bool
+) -> None:
+    row = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "Yes"}]  # 24 tokens, 6 of them scored
+    (tmp_path / "log.jsonl").write_text(f"{json.dumps(row)}\n" * 50)
+    corpus = Corpus.build(tmp_path / "log.jsonl", "bytes", cache=tmp_path, validation_fraction=0)
+    assert corpus.scored_shares("assistant", 12) == (0.25, 0.5)
+    assert corpus.scored_shares("all", 12) == (1, 1)
+    config = settings(context_length=context, batch_size=batch_size, steps=2)
+    model = new_model(vocab_size=257, n_positions=32)
+    notices = [event.text for event in train(model, corpus, config) if isinstance(event, Notice)]
+    said = [text for text in notices if "loss includes" in text]
+    assert said == expected * [
+        "the loss includes 25.0% of the training tokens; 50% of the windows of 12 tokens have none of them, so about "
+        "50.0% of the steps change nothing; raise --context-length, now 12, or --batch-size, now 1"
+    ]
+
+
 def test_bits_per_byte_count_the_scored_bytes_only(corpus: Corpus) -> None:
     model = new_model(vocab_size=corpus.tokenizer.vocab_size)
     tokens, scored = corpus.validation, corpus.scored("assistant")
@@ -182,8 +211,11 @@ def test_bits_per_byte_count_the_scored_bytes_only(corpus: Corpus) -> None:
     assert measured.bits_per_byte == pytest.approx(measured.loss * measured.tokens / math.log(2) / measured.bytes)
 
 
-def test_training_evaluates_the_role_only_and_resumes_bit_for_bit(corpus: Corpus, tmp_path: Path) -> None:
-    config = settings(bpe_dropout=0.2)
+@pytest.mark.parametrize("batch_size", [6, 1])  # of one sequence, the first step scores no token
+def test_training_evaluates_the_role_only_and_resumes_bit_for_bit(
+    corpus: Corpus, tmp_path: Path, batch_size: int
+) -> None:
+    config = settings(bpe_dropout=0.2, batch_size=batch_size, seed=3)
     shape = {"vocab_size": corpus.tokenizer.vocab_size, "dropout": 0.1}
     whole, parts = new_model(**shape), new_model(**shape)
     events = list(train(whole, corpus, config))
@@ -219,6 +251,32 @@ def test_a_plain_text_cannot_be_trained_on_one_role(tmp_path: Path, monkeypatch:
     plain = Corpus.build(tmp_path / "a.txt", "bytes")
     with pytest.raises(ConfigError, match=r"loss_on \(assistant\) needs a text in which every document"):
         train(new_model(), plain, settings())
+
+
+def test_the_command_learns_no_message_with_weight_0_and_compares_its_losses_with_no_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "140")
+    rows = [json.loads(line) for line in write_log(tmp_path).read_text().splitlines()]
+    for row in rows:
+        row["messages"][1]["weight"] = 0
+    (tmp_path / "log.json").write_text(json.dumps(rows, indent=1))
+    options = ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "16", "--batch-size", "4",
+               "--tokenizer", "bytes", "--steps", "2", "--device", "cpu", "--dtype", "float32"]  # fmt: skip
+    result = CliRunner().invoke(app, ["train", "log.json", *options])
+    assert result.exit_code == 0, result.output
+    assert "messages with weight 0, which are read but not learned: 60" in result.stderr
+    assert "of all turns of the conversations without messages of weight 0" in result.stderr
+    assert "baselines" not in result.output
+    measured = CliRunner().invoke(app, ["evaluate", "log", "log.json", "--json"])
+    corpus = Corpus.build(tmp_path / "log.json", "bytes", validation_fraction=0)
+    scored = corpus.scored("all", "train")
+    assert scored is not None
+    assert 0 < json.loads(measured.stdout)["tokens"] == int(scored.sum()) < len(corpus.train)
+    refused = CliRunner().invoke(app, ["train", "log.json", *options, "--loss-on", "assistant"])
+    assert "loss_on (assistant) is not a role in this text but in messages with weight 0; give user" in refused.stderr
 
 
 def test_the_command_says_what_is_scored_and_compares_it_with_nothing_else(

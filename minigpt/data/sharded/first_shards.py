@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from minigpt.data.corpus_cache import TRAINING_SAMPLE, trained_tokenizer
+from minigpt.data.records import json_form
 from minigpt.data.sharded.mixture import Mixture
 from minigpt.data.sharded.segments import cut, documents, identity
 from minigpt.data.sharded.store import FORMAT, SHARD_BYTES, Shard, Store
@@ -166,7 +167,10 @@ def sample_tokenizer(
     """
     if spec in ("gpt2", "bytes"):
         return Tokenizer.named(spec)
-    content = [[[*identity(file), file.is_json, file.is_parquet, *file.decoding] for file in files] for files in texts]
+    content = [
+        [[*identity(file), json_form(file, text_key) is not None, file.is_parquet, *file.decoding] for file in files]
+        for files in texts
+    ]
     key = hashlib.sha256(json.dumps(["sample", FORMAT, spec, content, list(weights), text_key]).encode()).hexdigest()
     return trained_tokenizer(root / "tokenizers" / key[:32], spec, _sample(texts, weights, text_key, key))
 

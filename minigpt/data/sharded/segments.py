@@ -10,8 +10,11 @@ from typing import Any, Literal, get_args
 
 from minigpt.data.encodings import is_utf8
 from minigpt.data.parquet import column_bytes, read_parquet
+from minigpt.data.records import json_form
 from minigpt.data.source_files import SourceFile, open_source, reading
-from minigpt.data.sources import Document, Piece, json_documents, record_documents, text_documents
+from minigpt.data.sources import Document, Piece, documents_in, record_documents
+from minigpt.data.transcript import count_unlearned
+from minigpt.errors import DataError
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 LONGEST_DOCUMENT = 2**18  # characters; a longer document becomes several, so that it can be shuffled and held out
@@ -73,7 +76,7 @@ def _segments_of(index: int, file: SourceFile, text_key: str, size: int) -> list
         return _row_groups(index, column_bytes(file.path, file.name, text_key), size)
     if file.is_compressed():
         return [Segment(index, "file", 0, length, length * COMPRESSION)]
-    if not is_utf8(file.decoding.encoding):
+    if not is_utf8(file.decoding.encoding) or (file.may_be_json and json_form(file, text_key)):
         return [Segment(index, "file", 0, length, length)]
     ends = [*range(size, length - size // 2, size), length]
     return [Segment(index, "bytes", start, end, end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
@@ -114,7 +117,7 @@ def _documents(file: SourceFile, segment: Segment, text_key: str) -> Iterator[Pi
     if segment.kind == "rows":
         groups = range(segment.start, segment.end)
         records = read_parquet(file.path, file.name, text_key, errors, groups)
-        yield from _plain(record_documents(file.name, records))
+        yield from _plain(file.name, record_documents(file.name, records))
         return
     with open_source(file) as whole:
         stream, name, start = whole, file.name, 0
@@ -122,12 +125,17 @@ def _documents(file: SourceFile, segment: Segment, text_key: str) -> Iterator[Pi
             start, end = (_boundary(whole, file, offset) for offset in (segment.start, segment.end))
             stream = BufferedReader(_Range(whole, start, end), 2**17)
             name = f"{file.name} (from byte {start:,})" if start else file.name
-        read = json_documents if file.is_json else text_documents
-        yield from _plain(read(name, stream, text_key, errors, is_start=not start))
+        found = documents_in(file, stream, text_key, errors, name=name, is_start=not start)
+        yield from _plain(file.name, found)
 
 
-def _plain(found: Iterable[Document]) -> Iterator[Piece]:
-    for text, ends, _ in found:
+def _plain(name: str, found: Iterable[Document]) -> Iterator[Piece]:
+    for text, ends, is_conversation in found:
+        if is_conversation and count_unlearned(text):
+            raise DataError(
+                f"{name} has a message with weight 0, and all of a text in shards is learned; add --shards off, or "
+                "remove such messages"
+            )
         yield text, ends
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.bounded_reading import bounded_lines, open_regular, parse_json, read_json_value
+from minigpt.data.records import json_form
 from minigpt.data.sharded.segments import KINDS, Segment, cut, identity
 from minigpt.data.shards import token_type
 from minigpt.data.source_files import Decoding, SourceFile, absolute_path
@@ -255,7 +256,9 @@ def _size_and_key(files: Sequence[SourceFile], text_key: str, tokenizer: Tokeniz
     """The bytes of text in a shard, and a hash of all that the shards depend on."""
     size = max(SHARD_BYTES, sum(file.stat().st_size for file in files) // _MOST_SHARDS)
     size = min(size, _LARGEST_SHARD)
-    content = [[*identity(file), file.is_json, file.is_parquet, *file.decoding] for file in files]
+    content = [
+        [*identity(file), json_form(file, text_key) is not None, file.is_parquet, *file.decoding] for file in files
+    ]
     values = [FORMAT, size, text_key, content, tokenizer.fingerprint]
     if tokenizer.start_of_text != tokenizer.end_of_text:  # earlier versions wrote shards that could not be read
         values.append("each document begins with a start-of-text")
