@@ -62,8 +62,10 @@ _buffers = threading.local()
 def _expand_in_buffer(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The matrix of stored weights, in memory that the next call overwrites.
 
-    New memory for each matrix can leave gaps between the activations that are kept.
+    New memory for each matrix can leave gaps between the activations that are kept; compiled code plans its own memory.
     """
+    if torch.compiler.is_compiling():
+        return expand(weight, scale, dtype)
     key, buffers = f"{weight.device} {dtype}", vars(_buffers)
     buffer: Tensor | None = buffers.get(key)
     if buffer is None or buffer.numel() < weight.numel():
