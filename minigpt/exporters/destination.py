@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from minigpt.errors import CheckpointError, ConfigError
+from minigpt.exporters.ctranslate2 import CTRANSLATE2_DTYPES
 from minigpt.exporters.gguf import GGUF_DTYPES
 from minigpt.exporters.onnx import ONNX_MODEL, ONNX_WEIGHTS
 from minigpt.importers.open_model import is_checkpoint
@@ -13,7 +14,7 @@ from minigpt.storage.model_card import upload_command
 from minigpt.tokenizer.library_files import CONVERTED
 
 # The dtypes of each target, its default first.
-TARGETS = {"gguf": GGUF_DTYPES, "onnx": ("f32",), "ctranslate2": ("f32", "f16", "bf16", "int8"), "html": ("int8",)}
+TARGETS = {"gguf": GGUF_DTYPES, "onnx": ("f32",), "ctranslate2": CTRANSLATE2_DTYPES, "html": ("int8",)}
 ONE_FILE = {"gguf": ".gguf", "html": ".html"}
 TOKENIZER_FILES = (
     "tokenizer.json",

@@ -1,9 +1,7 @@
 """Exports a model to GGUF, ONNX, CTranslate2 or HTML; keeps the export only if its logits agree with the model's."""
 
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,6 +13,7 @@ from torch import Tensor
 
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters import runners
+from minigpt.exporters.ctranslate2 import write_ctranslate2
 from minigpt.exporters.destination import (
     FILES,
     TOKENIZER_FILES,
@@ -41,7 +40,6 @@ from minigpt.storage.checkpoint import (
     CONFIG,
     GENERATION_CONFIG,
     Checkpoint,
-    save_checkpoint,
     write_config,
     write_generation_config,
 )
@@ -53,7 +51,7 @@ from minigpt.tokenizer.ids_only import IdsOnly
 _PACKAGES = {  # that write and read each target
     "gguf": ("gguf",),
     "onnx": ("onnx", "onnxruntime"),
-    "ctranslate2": ("ctranslate2", "transformers"),
+    "ctranslate2": ("ctranslate2",),
     "html": (),
 }
 
@@ -66,7 +64,6 @@ _LLAMA_BOUND = 0.02
 # adds in float64, and may round an activation to another integer: in small models that changes logits by up to 0.05.
 _QUANTIZED_BOUND = 0.1
 _MAX_SIZE_FOR_LLAMA = 2_000_000_000  # bytes; larger files are checked only in minigpt, because llama.cpp is slow
-_CTRANSLATE2_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "int8": "int8"}
 
 
 @dataclass(frozen=True)
@@ -225,33 +222,13 @@ class _ExportJob:
         self.check("onnxruntime", runners.onnx_in_onnxruntime(folder, self.model.config))
 
     def ctranslate2(self, folder: Path) -> None:
-        """Writes a folder with CTranslate2's own converter, and adds the tokenizer's files."""
-        config, tokenizer = self.model.config, self.tokenizer
-        if tokenizer.vocab_size < config.vocab_size or tokenizer.unused_ids:
-            raise CheckpointError(
-                f"{self.source} has {config.vocab_size} embeddings but its tokenizer has"
-                f" {tokenizer.vocab_size - len(tokenizer.unused_ids)} tokens; CTranslate2 needs exactly one for each"
-            )
-        with self.huggingface(folder) as source:
-            runners.convert_to_ctranslate2(source, folder, config, _CTRANSLATE2_DTYPES[self.dtype])
-            _copy(TOKENIZER_FILES, source, folder)
-        if len(tokenizer.end_ids) > 1:
-            ends = [*tokenizer.end_ids]
-            self.notes.append(f"CTranslate2 ends a text at one token only; give generate_batch end_token={ends}")
-        self.check("CTranslate2", runners.model_in_ctranslate2(folder))
-
-    @contextmanager
-    def huggingface(self, folder: Path) -> Iterator[Path]:
-        """The model as a Hugging Face folder: the source itself, or a temporary copy."""
+        """Writes a folder for CTranslate2, and adds the tokenizer's files."""
+        self.notes += write_ctranslate2(folder, self.model, self.tokenizer, self.dtype)
         if is_checkpoint(self.source):
-            yield self.source
-            return
-        # Not inside `folder`, because CTranslate2's converter empties it.
-        prefix = folder.name.removesuffix(
-            "tmp"
-        )  # `folder` is temporary; the next export removes both if this is killed
-        with tempfile.TemporaryDirectory(prefix=prefix, suffix=".tmp", dir=folder.parent) as temporary:
-            yield save_checkpoint(Path(temporary) / "model", self.model, self.tokenizer)
+            _copy(TOKENIZER_FILES, self.source, folder)
+        else:
+            self.tokenizer.save(folder)
+        self.check("CTranslate2", runners.model_in_ctranslate2(folder))
 
     def check(self, program: str, run: Run, tokenize: Tokenize | None = None) -> None:
         """Compares a program's logits and token ids with the model's.

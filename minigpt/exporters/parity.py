@@ -25,7 +25,8 @@ Tokenize = Callable[[str], list[int]]
 class Reference:
     """The original's results: TEXT's ids, a prompt with its greedy continuation (`ids`), and the logits after each.
 
-    Without a tokenizer, `text_ids` are ids from the whole vocabulary. `prompt` is the number of prompt tokens.
+    Without a tokenizer, `text_ids` are ids from the whole vocabulary. `prompt` is the number of prompt tokens. Rows of
+    the embedding after the tokenizer's last token are no part of V.
     Shapes: logits (T, V).
     """
 
@@ -61,9 +62,9 @@ def reference_of(model: GPT, tokenizer: Tokenizer) -> Reference:
     tokenizer, the text is ids from the whole vocabulary.
     """
     device = model.token_embedding.weight.device
-    context = model.config.n_positions
+    context, size = model.config.n_positions, tokenizer.vocab_size
     text_ids = _ids_of(tokenizer)
-    text_logits = model(torch.tensor([text_ids[:context]], device=device))[0].float()  # (T, V)
+    text_logits = model(torch.tensor([text_ids[:context]], device=device))[0, :, :size].float()  # (T, V)
     never = (text_logits <= _lowest(text_logits)).all(dim=0).tolist()  # (V,)
     known = [id for id in text_ids if not never[id]] or text_ids
     ids = known[: min(_PROMPT, (context + 1) // 2)]
@@ -72,16 +73,16 @@ def reference_of(model: GPT, tokenizer: Tokenizer) -> Reference:
     new = ids
     while len(ids) < min(context, prompt + _CONTINUATION):
         features = model.features(torch.tensor([new], device=device), cache)  # (1, T, C)
-        new = [int(model.logits(features[0, -1]).argmax())]
+        new = [int(model.logits(features[0, -1])[:size].argmax())]
         ids = ids + new
-    logits = model(torch.tensor([ids], device=device))[0]  # (T, V)
+    logits = model(torch.tensor([ids], device=device))[0, :, :size]  # (T, V)
     return Reference(tuple(text_ids), tuple(ids), prompt, logits.float().cpu())
 
 
 @torch.no_grad()
 def compare(by: str, run: Run, reference: Reference, tokenize: Tokenize | None = None) -> Parity:
     """How close a program, named `by`, is to the original; a NaN or infinite logit of either differs by infinity."""
-    logits = run(reference.ids).float()  # (T, V)
+    logits = run(reference.ids)[:, : reference.logits.shape[1]].float()  # (T, V)
     lowest = _lowest(reference.logits)
     differences = torch.maximum(logits, lowest) - torch.maximum(reference.logits, lowest)
     difference = float(differences.abs().nan_to_num(nan=torch.inf, posinf=torch.inf).max())

@@ -1,7 +1,4 @@
-"""Runs exported models in the programs they are for; each function returns a function from ids (T,) to logits (T, V).
-
-It also converts models with CTranslate2's converter.
-"""
+"""Runs exported models in the programs they are for; each returned function takes ids (T,) and gives logits (T, V)."""
 
 import io
 import json
@@ -26,8 +23,6 @@ from minigpt.exporters.onnx import ONNX_MODEL
 from minigpt.exporters.parity import Run, Tokenize
 from minigpt.importers.gguf import open_gguf
 from minigpt.model.gpt import GPT
-from minigpt.storage.checkpoint import CONFIG
-from minigpt.storage.files import atomic_json, read_json
 from minigpt.storage.huggingface import from_huggingface
 
 _NODE_SECONDS = 600
@@ -182,20 +177,6 @@ def onnx_in_onnxruntime(folder: Path, config: GPTConfig) -> Run:
         return torch.cat(logits)
 
     return run
-
-
-def convert_to_ctranslate2(directory: Path, folder: Path, config: GPTConfig, dtype: str) -> None:
-    """Fills a folder with CTranslate2's own converter, from a Hugging Face model in a directory.
-
-    The converter does not store the layer norms' epsilon, and the runtime would use 1e-5; so it is added here.
-    """
-    from ctranslate2.converters import TransformersConverter
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    TransformersConverter(str(directory)).convert(str(folder), quantization=dtype, force=True)
-    settings = read_json(folder / CONFIG)
-    atomic_json(folder / CONFIG, settings | {"layer_norm_epsilon": config.layer_norm_epsilon})
 
 
 def model_in_ctranslate2(folder: Path) -> Run:

@@ -120,8 +120,8 @@ def _load_adapted(
     _check_queries(adapter, base_path)
     loaded = _load_base(path, base_path, adapter.base_sha256, mapped=True)
     model = merged(loaded.checkpoint.model, adapter).to(device, dtype)
-    tokenizer = _adapted_tokenizer(path, loaded.checkpoint.tokenizer, model.config)
-    notes = loaded.notes
+    of_base = (loaded.checkpoint.model.config, loaded.checkpoint.tokenizer, loaded.notes)
+    _, tokenizer, notes = _describe_adapted(adapter, *of_base)
     if base is None and adapter.base_sha256 is None and base_path != Path(adapter.base or ""):
         notes += (
             f"the adapter was trained on {adapter.base} and has no hash of it; {base_path} was chosen by its name and"
@@ -130,13 +130,22 @@ def _load_adapted(
     return LoadedModel(Checkpoint(path, model, tokenizer), notes)
 
 
-def _adapted_tokenizer(adapter: Path, of_base: Tokenizer, config: GPTConfig) -> Tokenizer:
-    """The adapter's own tokenizer, which also ends where the base model's does; without one, the base model's."""
-    if not has_tokenizer(adapter):
-        return of_base
-    tokenizer = Tokenizer.load(adapter)
-    check_vocabulary(tokenizer, config, adapter)
-    return tokenizer.with_end_ids((*tokenizer.end_ids, *of_base.end_ids))
+def _describe_adapted(
+    adapter: Adapter, config: GPTConfig, of_base: Tokenizer, notes: tuple[str, ...]
+) -> tuple[GPTConfig, Tokenizer, tuple[str, ...]]:
+    """What `describe_model` says of an adapter, from what it says of the base model.
+
+    The tokenizer is the adapter's own, which also ends where the base model's does; without one, the base model's.
+    """
+    path = adapter.directory
+    tokenizer = of_base
+    if has_tokenizer(path):
+        own = Tokenizer.load(path)
+        tokenizer = own.with_end_ids((*own.end_ids, *of_base.end_ids))
+    adapted = adapter.adapted(config)
+    without_token = check_vocabulary(of_base, config, path)
+    kept = [note for note in notes if note not in without_token]
+    return adapted, tokenizer, (*kept, *check_vocabulary(tokenizer, adapted, path))
 
 
 def _load_base(adapter: Path, path: Path, sha256: str | None, *, mapped: bool) -> LoadedModel:
@@ -213,10 +222,10 @@ def describe_model(path: Path, checkpoints: Path | None = None) -> tuple[GPTConf
     Raises: as `load_model`.
     """
     if is_adapter(path) and not exists(path / TRAINING):
-        base = find_base(path, read_adapter(path).base, checkpoints)
+        adapter = read_adapter(path)
+        base = find_base(path, adapter.base, checkpoints)
         _check_whole(path, base)
-        config, of_base, notes = describe_model(base)
-        return config, _adapted_tokenizer(path, of_base, config), notes
+        return _describe_adapted(adapter, *describe_model(base))
     if is_checkpoint(path) or exists(path / TRAINING):
         config, tokenizer = read_config(path), Tokenizer.load(path)
         return config, tokenizer, _notes_on(path, config, tokenizer)

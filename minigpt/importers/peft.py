@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
 from minigpt.importers.hub import is_hub_name
 from minigpt.importers.peft_options import LayerPatterns, check_options
@@ -39,6 +40,7 @@ from minigpt.storage.tensors import TensorFile
 
 PICKLED_ADAPTER = "adapter_model.bin"  # of peft before 2024
 _LAYER = r"(?P<layer>h\.\d{1,5}\.(?:attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj))"
+_EMBEDDING = f"{EMBEDDING_MODULE}.weight"
 _NAMES = {
     kind: re.compile(pattern)
     for kind, pattern in {
@@ -48,6 +50,8 @@ _NAMES = {
     }.items()
 }
 _WHOLE = re.compile(r"(?P<module>.+?)(?:\.base_layer|\.modules_to_save(?:\.default)?)?\.(?P<kind>weight|bias)")
+# The module that one of `modules_to_save` replaces. peft saves it with an embedding of another size, and ignores it.
+_UNUSED = ".original_module."
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,9 @@ class AdapterLayer:
 class Adapter:
     """An adapter as it was read: its layers, and the tensors that replace the base's, by Hugging Face's names.
 
-    The names have no prefix. `base` is the name or path of its base model, `base_sha256` the hash of the base, None if
-    it is not recorded.
+    The names have no prefix. The token embedding may have another number of rows than the base's, as after
+    transformers' `resize_token_embeddings`. `base` is the name or path of the base model, `base_sha256` its hash, None
+    if it is not recorded.
     """
 
     directory: Path
@@ -82,6 +87,13 @@ class Adapter:
     base_sha256: str | None
     layers: Mapping[str, AdapterLayer]
     replaced: Mapping[str, Tensor]
+
+    def adapted(self, config: GPTConfig) -> GPTConfig:
+        """The shape of a base model with the adapter."""
+        embedding = self.replaced.get(_EMBEDDING)
+        if embedding is None or embedding.dim() != 2 or not len(embedding):
+            return config
+        return config.replace(vocab_size=len(embedding))
 
 
 def read_adapter(directory: Path) -> Adapter:
@@ -97,12 +109,16 @@ def read_adapter(directory: Path) -> Adapter:
     replaced: dict[str, Tensor] = {}
     for full, tensor in tensors.items():
         name = plain_name(full.removeprefix("base_model."))
+        if _UNUSED in name and full.replace(_UNUSED, ".") in tensors:
+            continue
         for kind, pattern in _NAMES.items():
             if match := pattern.fullmatch(name):
                 parts[match["layer"]][kind] = tensor.float()
                 break
         else:
-            replaced[_replaced_name(name, options, directory)] = tensor.float()
+            whole = _replaced_name(name, options, directory)
+            if not torch.equal(replaced.setdefault(whole, tensor.float()), tensor.float()):
+                raise CheckpointError(f"{directory} has two different tensors {whole!r}; copy it again")
     _drop_head(replaced, directory)
     ranks = LayerPatterns(options.get("rank_pattern"), options.get("r", 8))
     alphas = LayerPatterns(options.get("alpha_pattern"), options.get("lora_alpha", 8))
@@ -124,8 +140,10 @@ def _replaced_name(name: str, options: Mapping[str, Any], directory: Path) -> st
     if match := _WHOLE.fullmatch(name):
         module, kind = match["module"], match["kind"]
         saved = options.get("modules_to_save") or ()
-        # peft takes the head off this list when it ties it to the embedding.
-        is_saved = module == HEAD_MODULE or any(f"{each}." in f"{PREFIX}{module}." for each in saved)
+        # peft takes the head off this list when it ties it to the embedding, and saves both when they were resized.
+        is_saved = module in (HEAD_MODULE, EMBEDDING_MODULE) or any(
+            f"{each}." in f"{PREFIX}{module}." for each in saved
+        )
         if is_saved or (kind == "bias" and options.get("bias", "none") != "none"):
             return f"{module}.{kind}"
     raise CheckpointError(
@@ -139,7 +157,7 @@ def _drop_head(replaced: dict[str, Tensor], directory: Path) -> None:
 
     Raises: CheckpointError if the adapter has another head than embedding.
     """
-    head, embedding = replaced.pop(HEAD, None), replaced.get(f"{EMBEDDING_MODULE}.weight")
+    head, embedding = replaced.pop(HEAD, None), replaced.get(_EMBEDDING)
     if head is None and embedding is None:
         return
     if head is None or embedding is None or not torch.equal(head, embedding):
@@ -263,9 +281,10 @@ def merged(base: GPT, adapter: Adapter) -> GPT:
                 raise CheckpointError(f"{adapter.directory}: lora_magnitude_vector of {stored!r} has another shape")
             changed *= (layer.magnitude / changed.norm(dim=1))[:, None]
         state[f"{names[stored]}.weight"] = changed
-    own = {each.stored_name: each for each in stored_tensors(base.config)}
+    config = adapter.adapted(base.config)
+    own = {each.stored_name: each for each in stored_tensors(config)}
     for stored, tensor in adapter.replaced.items():
         if stored not in own or own[stored].shape != tuple(tensor.shape):
             raise CheckpointError(f"{adapter.directory} is not an adapter for this model: its {stored!r} does not fit")
         state[own[stored].name] = tensor.t() if own[stored].transposed else tensor
-    return GPT.from_tensors(base.config, state).eval()
+    return GPT.from_tensors(config, state).eval()

@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -18,6 +18,7 @@ _LARGE_BODY = 64_000  # bytes; a larger one is parsed and checked in a thread, s
 _BODY_SECONDS = 30.0  # until a body must have arrived
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+T = TypeVar("T")
 Finish = Callable[[bool], None]  # called once at the end, with whether the client left before
 
 
@@ -77,22 +78,34 @@ async def answer_once(
 ) -> Response:
     """Waits for an answer and sends it, as JSON if it is no response yet.
 
-    Stops working on it when the client leaves or time is up.
+    Raises: as `while_connected`.
+    """
+    has_left = False
+    try:
+        result = await while_connected(request, answer, seconds)
+    except ClientDisconnect:
+        has_left = True
+        raise
+    finally:
+        finish(has_left)
+    return result if isinstance(result, Response) else json_response(result)
+
+
+async def while_connected(request: Request, work: Awaitable[T], seconds: float) -> T:
+    """What the work gives. It is cancelled when the client leaves or time is up.
 
     Raises: ApiError; ClientDisconnect.
     """
-    working = asyncio.ensure_future(answer)
+    working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_until_disconnect(request))
     try:
         await asyncio.wait({working, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
-            result = working.result()
-            return result if isinstance(result, Response) else json_response(result)
+            return working.result()
         if leaving.done():
             raise ClientDisconnect
         raise out_of_time(seconds)
     finally:
-        finish(leaving.done() and not working.done())
         for task in (working, leaving):
             task.cancel()
         await asyncio.gather(working, leaving, return_exceptions=True)

@@ -3,8 +3,9 @@
 import asyncio
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,7 +17,7 @@ from starlette.routing import Route
 
 from minigpt import __version__
 from minigpt.errors import TokenizerError
-from minigpt.server.answering import answer_in_pieces, answer_once, json_response, read_body
+from minigpt.server.answering import answer_in_pieces, answer_once, json_response, read_body, while_connected
 from minigpt.server.api_error import ApiError, invalid
 from minigpt.server.chat import chat_answer, chat_options, chat_pieces
 from minigpt.server.completion_options import completion_options
@@ -29,8 +30,8 @@ from minigpt.server.model_views import inspection, report
 from minigpt.server.openapi import openapi
 from minigpt.server.request_schemas import CHAT_COMPLETION, COMPLETION, DETOKENIZE, INSPECT, TOKENIZE
 from minigpt.server.serve_config import ServeConfig
-from minigpt.server.served_model import Models
-from minigpt.server.side_work import SideWork
+from minigpt.server.served_model import Models, ServedModel
+from minigpt.server.side_work import Pool, SideWork
 from minigpt.server.tokenization import detokenize, tokenize, tokenizer_info
 
 Log = Callable[[str], None]
@@ -44,6 +45,15 @@ class Endpoints:
         self.metrics = Metrics()
         self.hub = EventHub(config, self.metrics)
         self.side_work = SideWork()
+        self._most = config.max_batch + config.max_queue
+        self._tokenizing = Pool("a tokenizer", self._most)
+        self._rendering: dict[ServedModel, Pool] = {}  # a template is a program, which may take long
+
+    def stop(self) -> None:
+        """Ends the work beside generation."""
+        self.side_work.stop()
+        for pool in (self._tokenizing, *self._rendering.values()):
+            pool.stop()
 
     # Generation
 
@@ -62,7 +72,9 @@ class Endpoints:
         """Answers in a conversation."""
         body = await read_body(request, CHAT_COMPLETION)
         model = self.models.get(body.get("model"))
-        completion = await asyncio.to_thread(lambda: Completion(chat_options(body, model, self.config)))
+        render = self._rendering.setdefault(model, Pool(f"the chat template of {model.name}", self._most))
+        rendered = render.run(lambda: Completion(chat_options(body, model, self.config)))
+        completion = await while_connected(request, rendered, self.config.timeout)
         self.hub.check_accepts(completion.n_texts)
         finish = self._finish(request, completion, body["messages"])
         if completion.options.stream:
@@ -100,13 +112,17 @@ class Endpoints:
         """Text to ids."""
         body = await read_body(request, TOKENIZE)
         model = self.models.get(body.get("model"))
-        return await asyncio.to_thread(lambda: json_response(tokenize(body, model)))
+        return await self._tokenized(request, lambda: tokenize(body, model, self.config))
 
     async def detokenize(self, request: Request) -> Response:
         """Ids to text."""
         body = await read_body(request, DETOKENIZE)
         model = self.models.get(body.get("model"))
-        return await asyncio.to_thread(lambda: json_response(detokenize(body, model)))
+        return await self._tokenized(request, lambda: detokenize(body, model, self.config))
+
+    async def _tokenized(self, request: Request, work: Callable[[], Mapping[str, Any]]) -> Response:
+        answer = self._tokenizing.run(lambda: json_response(work()))
+        return await answer_once(request, answer, self.config.timeout, self._count_cut_off)
 
     async def tokenizer_info(self, request: Request) -> Response:
         """The special tokens and the size of the vocabulary."""
@@ -200,7 +216,7 @@ def build_application(models: Models, config: ServeConfig, log: Log) -> Starlett
         try:
             yield
         finally:
-            endpoints.side_work.stop()
+            endpoints.stop()
             await endpoints.hub.stop()
 
     application = Starlette(

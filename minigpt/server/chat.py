@@ -22,7 +22,7 @@ from minigpt.server.template_sandbox import TemplateSandbox
 # Fields of OpenAI's that are accepted only with a value that asks for nothing.
 _IMPOSSIBLE = {
     "tools": "tools are not possible: the model writes text and cannot call tools",
-    "logprobs": "logprobs are not possible in a conversation; send a prompt to /v1/completions to get them",
+    "functions": "functions are not possible: the model writes text and cannot call tools",
     "store": "store is not possible: the server stores no conversations",
 }
 _LONGEST_TEXT = 4_000_000  # characters that a template may make of a conversation
@@ -67,22 +67,26 @@ def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfi
     if "stop" in given and model.chat_template == CHAT_TEMPLATE:
         stops = [given["stop"]] if isinstance(given["stop"], str) else given["stop"]
         given["stop"] = list(map(stop_in_turn, stops))
-    options = generation_options(given, [prompt], model, config)
-    return replace(options, one_turn=model.chat_template == CHAT_TEMPLATE)
+    top = given.pop("top_logprobs", None)
+    if given.pop("logprobs", False):
+        given["logprobs"] = top or 0
+    elif top is not None:
+        raise invalid(f"top_logprobs ({top}) needs logprobs: true", "top_logprobs")
+    options = generation_options(given, [prompt], [""], model, config)
+    return replace(options, is_chat=True, one_turn=model.chat_template == CHAT_TEMPLATE)
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The messages of a body that fits the schema, as templates read them, without fields of null.
-
-    A developer is the system.
+    """The messages of a body that fits the schema, as templates read them: role, content and name. A developer is the
+    system.
 
     Raises: ApiError for a part that is not text.
     """
     return [
         {
-            **{name: value for name, value in message.items() if value is not None},
             "role": "system" if message["role"] == "developer" else message["role"],
             "content": _text(message["content"], f"messages[{index}].content"),
+            **({"name": message["name"]} if message.get("name") else {}),
         }
         for index, message in enumerate(messages)
     ]
@@ -250,7 +254,7 @@ def chat_answer(answer: Mapping[str, Any], model: ServedModel) -> dict[str, Any]
     for choice in answer["choices"]:
         content, finish_reason = Reply(model).feed(choice["text"], choice["finish_reason"])
         message = {"role": "assistant", "content": content}
-        choices.append({"index": choice["index"], "message": message, "logprobs": None, "finish_reason": finish_reason})
+        choices.append({**_without_text(choice), "message": message, "finish_reason": finish_reason})
     return {**answer, "id": _chat_id(answer), "object": "chat.completion", "choices": choices}
 
 
@@ -264,17 +268,15 @@ async def chat_pieces(pieces: AsyncIterator[Mapping[str, Any]], model: ServedMod
                 role = {} if choice["index"] in replies else {"role": "assistant"}
                 reply = replies.setdefault(choice["index"], Reply(model))
                 content, finish_reason = reply.feed(choice["text"], choice["finish_reason"])
-                choices.append(
-                    {
-                        "index": choice["index"],
-                        "delta": {**role, "content": content},
-                        "logprobs": None,
-                        "finish_reason": finish_reason,
-                    }
-                )
+                delta = {**role, "content": content}
+                choices.append({**_without_text(choice), "delta": delta, "finish_reason": finish_reason})
             yield {**piece, "id": _chat_id(piece), "object": "chat.completion.chunk", "choices": choices}
     finally:
         await pieces.aclose()  # type: ignore[attr-defined]
+
+
+def _without_text(choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in choice.items() if name != "text"}
 
 
 def _chat_id(answer: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ FINISH_REASONS = {"end_of_text": "stop", "stop": "stop", "length": "length"}
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Tokens with their log-probabilities, and where each begins in the choice's text, in characters."""
+    """Tokens with their log-probabilities, and where each begins, in characters from the beginning of the prompt."""
 
     tokens: Sequence[GeneratedToken]
     offsets: Sequence[int]
@@ -32,6 +32,15 @@ class TokenScores:
             "text_offset": list(self.offsets),
             **content,
         }
+
+    def of_chat(self, model: ServedModel) -> dict[str, Any]:
+        """The `logprobs` of a choice in the form of OpenAI's chat completions. An end of the text is not among them."""
+        ends = model.tokenizer.end_ids
+        content = [_with_id(token, model) for token in self.tokens if token.id not in ends]
+        for token in content:
+            for each in (token, *token["top_logprobs"]):
+                del each["id"]
+        return {"content": content, "refusal": None}
 
 
 def _alternatives(token: GeneratedToken, model: ServedModel) -> dict[str, float] | None:
@@ -64,28 +73,35 @@ class Choice:
     """
 
     model: ServedModel
+    prompt: str  # its text
+    healed: int = 0  # characters at its end that the first tokens spell again
     text: str = ""
     finish_reason: str | None = None
     n_tokens: int = 0  # generated
     logprob: float = 0.0  # of all of them
     _decoder: StreamDecoder = field(init=False)
-    _length: int = 0  # characters of all tokens so far
+    _begin: int = field(init=False)  # of the text, in characters from the beginning of the prompt
+    _length: int = field(init=False)  # characters of the prompt and of all tokens so far
     _given: int = 0  # characters of the text that were given out
     _is_cut: bool = False  # before a stop string, to which the last tokens belong
     _pending: list[tuple[GeneratedToken, int]] = field(default_factory=list)  # tokens with their offsets
 
     def __post_init__(self) -> None:
         self._decoder = self.model.tokenizer.decoder(continues=True)
+        self._begin = len(self.prompt)
+        self._length = self._begin - self.healed
 
     def add_prompt(self, tokens: Sequence[GeneratedToken]) -> None:
-        """Puts the prompt before the text, for `echo`."""
-        self._decoder = self.model.tokenizer.decoder()
+        """Puts the prompt before the text, for `echo`. Some tokenizers drop white space of it or change characters."""
+        decoder, offset, end = self.model.tokenizer.decoder(), 0, len(self.prompt)
         for token in tokens:
-            self._place(token)
-        self._length += len(rest := self._decoder.flush())  # a prompt may end within a character
-        self.text = self.model.tokenizer.decode([token.id for token in tokens])
-        assert not rest or self.text.endswith(rest)
-        self._decoder = self.model.tokenizer.decoder(continues=True)
+            piece = decoder.feed(token.id)
+            begin, visible = offset, piece.lstrip()
+            while visible and offset < end and self.prompt[offset].isspace():
+                offset += 1
+            self._pending.append((token, offset if visible == piece else begin))
+            offset = min(end, offset + len(visible or piece))
+        self.text, self._begin = self.prompt, 0
 
     def add(self, piece: Piece) -> None:
         """Adds a generated token. What it spells again of the prompt is not in the text."""
@@ -93,26 +109,22 @@ class Choice:
         self.logprob += piece.token.logprob or 0.0
         self.text += piece.text
         if piece.finish_reason == "end_of_text":
-            self._pending.append((piece.token, len(self.text)))
+            self._pending.append((piece.token, self._begin + len(self.text)))
         else:
-            self._place(piece.token)
-            self._length -= len(piece.healed)
+            self._pending.append((piece.token, self._length))
+            self._length += len(self._decoder.feed(piece.token.id))
         if piece.finish_reason is not None:
             self.finish_reason = FINISH_REASONS[piece.finish_reason]
             self._is_cut = piece.finish_reason == "stop"
 
     def take(self) -> tuple[str, TokenScores]:
         """The text that was not given out yet, and its tokens."""
-        text, end = self.text[self._given :], len(self.text)
-        self._given = end
+        text, end = self.text[self._given :], self._begin + len(self.text)
+        self._given = len(self.text)
         is_whole = self.finish_reason is not None and not self._is_cut
-        ready = [(token, offset) for token, offset in self._pending if is_whole or offset < end]
+        ready = [(token, offset) for token, offset in self._pending if is_whole or max(offset, self._begin) < end]
         self._pending = [] if self.finish_reason is not None else self._pending[len(ready) :]
         return text, TokenScores([token for token, _ in ready], [offset for _, offset in ready])
-
-    def _place(self, token: GeneratedToken) -> None:
-        self._pending.append((token, self._length))
-        self._length += len(self._decoder.feed(token.id))
 
 
 def best(choices: Sequence[Choice], n: int) -> list[Choice]:

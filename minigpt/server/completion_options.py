@@ -21,10 +21,11 @@ _DEFAULT_TOKENS = 16  # OpenAI's
 
 @dataclass(frozen=True)
 class CompletionOptions:
-    """A request for completions: its prompts as tokens, and what each of them gets."""
+    """A request for completions: its prompts as tokens and as texts, and what each of them gets."""
 
     model: ServedModel
     prompts: Sequence[Prompt]
+    texts: Sequence[str]
     sampling: SamplingConfig
     n: int = 1
     echo: bool = False
@@ -33,6 +34,7 @@ class CompletionOptions:
     stream: bool = False
     include_usage: bool = False
     return_token_ids: bool = False
+    is_chat: bool = False
     one_turn: bool = False  # the texts are turns of a transcript, and end before the next turn
 
     @property
@@ -88,11 +90,12 @@ def completion_options(body: Mapping[str, Any], model: ServedModel, config: Serv
     # An echoed prompt keeps its own tokens, which may be scored.
     token_healing = given.get("token_healing", True) and not given.get("echo")
     prompts = _prompts(given.get("prompt"), model, config, token_healing=token_healing)
-    return generation_options(given, prompts, model, config)
+    texts = _texts(given.get("prompt") or "", prompts, model)
+    return generation_options(given, prompts, texts, model, config)
 
 
 def generation_options(
-    given: Mapping[str, Any], prompts: Sequence[Prompt], model: ServedModel, config: ServeConfig
+    given: Mapping[str, Any], prompts: Sequence[Prompt], texts: Sequence[str], model: ServedModel, config: ServeConfig
 ) -> CompletionOptions:
     """The options for these prompts: the fields that completions and chat completions share, without those of null.
 
@@ -119,6 +122,7 @@ def generation_options(
     return CompletionOptions(
         model=model,
         prompts=prompts,
+        texts=texts,
         sampling=sampling,
         n=n,
         echo=bool(given.get("echo")),
@@ -145,6 +149,13 @@ def _prompts(prompt: Any, model: ServedModel, config: ServeConfig, *, token_heal
     for index, ids in enumerate(prompts):
         model.check_ids(ids, "prompt" if prompts is not prompt else f"prompt[{index}]")
     return [Prompt(ids) for ids in prompts]
+
+
+def _texts(prompt: Any, prompts: Sequence[Prompt], model: ServedModel) -> list[str]:
+    """The own text of each prompt; that of token ids is what they decode to."""
+    if isinstance(prompt, str):
+        return [prompt]
+    return prompt if isinstance(prompt[0], str) else [model.tokenizer.decode(each.ids) for each in prompts]
 
 
 def _check_amount(
@@ -192,6 +203,8 @@ def _sampling(given: Mapping[str, Any], model: ServedModel, *, samples: int, max
     Raises: ApiError for a value that is out of bounds.
     """
     own: dict[str, Any] = {name: given[name] for name in OWN_SAMPLING if name in given}
+    if own.get("top_k", 1) < 1:  # off, as in llama.cpp and vLLM
+        del own["top_k"]
     if "bad_words" in own:
         own["bad_words"] = tuple(own["bad_words"])
     stop = given.get("stop", ())

@@ -26,7 +26,10 @@ class Completion:
         self.options, self.model = options, options.model
         self.requests = options.requests()
         samples = range(options.sampling.samples)
-        self.choices = {request: [Choice(self.model) for _ in samples] for request in self.requests}
+        self.choices = {
+            request: [Choice(self.model, text, len(request.end)) for _ in samples]
+            for request, text in zip(self.requests, options.texts, strict=True)
+        }
         self.n_prompt_tokens = sum(len(request.prompt) for request in self.requests)
         self._header = {
             "id": f"cmpl-{secrets.token_hex(12)}",
@@ -114,10 +117,15 @@ class Completion:
         return {
             "index": index,
             "text": text,
-            "logprobs": None if self.options.logprobs is None else scores.to_dict(self.model, with_ids=with_ids),
+            "logprobs": None if self.options.logprobs is None else self._logprobs(scores),
             "finish_reason": choice.finish_reason,
             **(self._ids(index, scores) if with_ids else {}),
         }
+
+    def _logprobs(self, scores: TokenScores) -> dict[str, Any]:
+        if self.options.is_chat:
+            return scores.of_chat(self.model)
+        return scores.to_dict(self.model, with_ids=self.options.return_token_ids)
 
     def _ids(self, index: int, scores: TokenScores) -> dict[str, Any]:
         """The ids of a choice by vLLM's names; those of the prompt are in the first piece of a stream only."""

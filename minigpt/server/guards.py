@@ -1,9 +1,10 @@
 """Decides which requests are answered: by their Host and Origin headers and by their key."""
 
+import contextlib
 import hmac
+import ipaddress
 from collections import Counter
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,13 +22,14 @@ class Guards:
 
     - Host: a web page can give its own name this machine's address (DNS rebinding), and then read what a local server
       answers. Its requests have the page's name in the Host header, which must therefore be one of this server's.
-    - Origin: a web page can also send requests whose answers it cannot read, only to make the server work.
+    - Origin: a web page can also send requests whose answers it cannot read, only to make the server work. For images
+      and the like browsers send no Origin, but say that another site made them send it. Only a link to `/` may.
     - Key: compared in constant time.
     """
 
     def __init__(self, app: ASGIApp, config: ServeConfig) -> None:
         self.app, self.config = app, config
-        self._hosts = {"localhost", "127.0.0.1", "::1", config.host.lower(), *map(host_name, config.allowed_hosts)}
+        self._hosts = {"localhost", "127.0.0.1", "::1", *map(host_name, (config.host, *config.allowed_hosts))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -46,16 +48,17 @@ class Guards:
         host = headers.get("host", "")
         name = host_name(host)
         if not self._is_known(name):
+            advice = f"start it with --allowed-hosts {name[:80]!a} to add it" if name else "send a name and a port"
             raise ApiError(
-                403, f"the Host header ({host[:80]!a}) names no host of this server; start it with --allowed-hosts "
-                f"{name[:80]!a} to add it", code="unknown_host",
-            )  # fmt: skip
+                403, f"the Host header ({host[:80]!a}) names no host of this server; {advice}", code="unknown_host"
+            )
         origin = headers.get("origin")
-        if origin and not {origin, "*"} & set(self.config.cors) and urlsplit_netloc(origin) != host:
+        allowed = {f"http://{host}", f"https://{host}", *self.config.cors}
+        if "*" not in allowed and (origin not in allowed if origin else _is_cross_site(scope["path"], headers)):
+            pages = f"web pages of {origin[:80]!a}" if origin else "web pages of another site"
             raise ApiError(
-                403, f"web pages of {origin[:80]!a} may not use this server; start it with --cors to allow them",
-                code="unknown_origin",
-            )  # fmt: skip
+                403, f"{pages} may not use this server; start it with --cors to allow them", code="unknown_origin"
+            )
         if self.config.api_key and scope["path"] not in WITHOUT_KEY and scope["method"] != "OPTIONS":
             self._check_key(headers)
 
@@ -63,9 +66,11 @@ class Guards:
         """Whether a name is this server's. One that listens on every address has any number of them, but a web page
         cannot make a browser send an address in place of the page's name.
         """
-        if self.config.host in _EVERY_ADDRESS and _is_address(name):
-            return True
-        return name in self._hosts
+        if name in self._hosts:
+            return bool(name)
+        with contextlib.suppress(ValueError):
+            return self.config.host in _EVERY_ADDRESS and bool(ipaddress.ip_address(name))
+        return False
 
     def _check_key(self, headers: Mapping[str, str]) -> None:
         kind, _, key = headers.get("authorization", "").partition(" ")
@@ -77,16 +82,10 @@ class Guards:
             )  # fmt: skip
 
 
-def _is_address(name: str) -> bool:
-    return ":" in name or name.replace(".", "").isdecimal()
-
-
-def urlsplit_netloc(origin: str) -> str:
-    """The host and port of an origin; empty if it is none."""
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return ""
+def _is_cross_site(path: str, headers: Mapping[str, str]) -> bool:
+    """Whether a browser says that another site made it send the request, other than by a link to the page."""
+    is_link = path == "/" and headers.get("sec-fetch-dest") == "document"
+    return headers.get("sec-fetch-site") == "cross-site" and not is_link
 
 
 class ResponseCounter:

@@ -83,6 +83,7 @@ def run(
     Raises: MinigptError if a model cannot be loaded; what else `models` or `on_loaded` raise.
     """
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # errors are answered and printed by the application
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every write to a client that has left
     return asyncio.run(_run(listening, config, models, on_loaded, log))
 
 

@@ -64,6 +64,21 @@ _LOGPROBS = {
         {"type": "null"},
     ]
 }
+_SCORED = {name: schema for name, schema in _WITH_ID.items() if name != "id"}
+_CHAT_LOGPROBS = {
+    "anyOf": [
+        _object(
+            {
+                "content": {
+                    "type": "array",
+                    "items": _object({**_SCORED, "top_logprobs": {"type": "array", "items": _object(_SCORED)}}),
+                },
+                "refusal": {"type": "null"},
+            }
+        ),
+        {"type": "null"},
+    ]
+}
 _FINISH_REASON = {"type": ["string", "null"], "enum": ["stop", "length", None]}
 _HEADER = {
     "id": {"type": "string"},
@@ -101,7 +116,7 @@ _CHAT_ANSWER = _object(
                 {
                     "index": _INTEGER,
                     "message": _object({"role": {"type": "string"}, "content": {"type": "string"}}),
-                    "logprobs": {"type": "null"},
+                    "logprobs": _CHAT_LOGPROBS,
                     "finish_reason": _FINISH_REASON,
                 }
             ),

@@ -19,6 +19,8 @@ OWN_SAMPLING: Final = (
     "top_k", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size", "min_new_tokens", "bad_words",
     "until", "context", "allow_invalid_utf8", "token_healing",
 )  # fmt: skip
+# Fields of a message that clients send back as they got or stored them.
+_IGNORED_IN_MESSAGES: Final = ("id", "reasoning_content")
 
 
 def _field(kind: str, description: str, **rules: Any) -> dict[str, Any]:
@@ -31,6 +33,8 @@ def _own_field(name: str) -> dict[str, Any]:
     (kind,) = value_types(annotations_of(SamplingConfig)[name])
     bounds = {"min": "minimum", "max": "maximum", "above": "exclusiveMinimum"}
     rules = {ours: metadata["bounds"][key] for key, ours in bounds.items() if metadata["bounds"][key] is not None}
+    if name == "top_k":
+        return _field("integer", f"{metadata['help']}; 0 and -1 mean all tokens", minimum=-1, maximum=_LARGEST_ID)
     if kind is int:
         most = _LONGEST_NGRAM if name == "no_repeat_ngram_size" else _LARGEST_ID
         return _field("integer", metadata["help"], maximum=most, **rules)
@@ -83,10 +87,18 @@ _SAMPLING: Final[dict[str, Any]] = {
     "stream": _field("boolean", "send the text in pieces, as server-sent events"),
     "stream_options": {
         "type": ["object", "null"],
-        "properties": {"include_usage": _field("boolean", "count the tokens in a last piece")},
+        "properties": {
+            "include_usage": _field("boolean", "count the tokens in a last piece"),
+            "include_obfuscation": _field("boolean", "accepted and ignored"),
+        },
         "additionalProperties": False,
     },
-    "user": _field("string", "accepted and ignored", maxLength=1000),
+    # What OpenAI's clients send to bill, route or cache a request.
+    **{
+        name: _field("string", "accepted and ignored", maxLength=1000)
+        for name in ("user", "safety_identifier", "service_tier", "prompt_cache_key", "prompt_cache_retention")
+    },
+    **{name: _field("object", "accepted and ignored") for name in ("metadata", "prompt_cache_options")},
     **{name: _own_field(name) for name in OWN_SAMPLING},
 }
 
@@ -158,7 +170,10 @@ CHAT_COMPLETION: Final[dict[str, Any]] = {
                         ],
                         "description": "a text, or parts of the type text, which are joined",
                     },
-                    "name": _field("string", "accepted and ignored"),
+                    "name": _field("string", "the name of who speaks, for chat templates that show it"),
+                    **{name: _field("string", "accepted and ignored") for name in _IGNORED_IN_MESSAGES},
+                    "annotations": _field("array", "accepted and ignored", items={"type": "object"}),
+                    "tool_calls": _field("array", "refused unless empty", items={"type": "object"}, maxItems=0),
                 },
                 "additionalProperties": False,
             },
@@ -176,10 +191,20 @@ CHAT_COMPLETION: Final[dict[str, Any]] = {
             "properties": {"type": {"type": "string", "enum": ["text"]}},
             "description": "accepted if it asks for text",
         },
-        "logprobs": _field("boolean", "refused if true: only /v1/completions gives log-probabilities"),
+        "logprobs": _field("boolean", "give the log-probability of each token of the answer"),
+        "top_logprobs": _field(
+            "integer", "with logprobs, give this many of the most likely tokens", minimum=0, maximum=MOST_LOGPROBS
+        ),
         "store": _field("boolean", "refused if true: the server stores no conversations"),
         "tools": _field("array", "refused unless empty: the model cannot call tools", items={"type": "object"}),
+        "functions": _field("array", "refused unless empty: the older name of tools", items={"type": "object"}),
         "tool_choice": _field("string", "accepted and ignored", enum=["none", "auto", None]),
+        "function_call": _field("string", "accepted and ignored", enum=["none", "auto", None]),
+        "modalities": _field("array", "accepted if it asks for text", items={"type": "string", "enum": ["text"]}),
+        "parallel_tool_calls": _field("boolean", "accepted and ignored"),
+        "reasoning_effort": _field("string", "accepted and ignored"),
+        "verbosity": _field("string", "accepted and ignored"),
+        "prediction": _field("object", "accepted and ignored: the answer is the same without"),
     },
 }
 

@@ -1,12 +1,15 @@
 """The settings of the HTTP server."""
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from minigpt.errors import ConfigError
 from minigpt.server.request_schemas import MOST_PROMPTS
 from minigpt.settings import Settings, setting
+
+_HOST = re.compile(r"(\[(?P<address>[^\]]+)\]|(?P<name>[^\[\]:/?#@\\\s]+))(:[0-9]{0,5})?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +58,7 @@ class ServeConfig(Settings):
         if self.api_key != self.api_key.strip():
             raise ConfigError("api_key must not begin or end with a space, because no client can send such a key")
         for host in self.allowed_hosts:
-            if not host_name(host) or "/" in host:
+            if not host_name(host):
                 raise ConfigError(f"allowed_hosts ({host!r}) must be a host name alone, such as my-server.lan")
         for origin in self.cors:
             if origin != "*":
@@ -71,12 +74,17 @@ class ServeConfig(Settings):
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without the port and in lower case."""
-    if host.startswith("["):  # an IPv6 address
-        return host[1:].partition("]")[0].lower()
-    if host.count(":") > 1:  # an IPv6 address without its brackets, which only an option has
-        return host.lower()
-    return host.partition(":")[0].lower().rstrip(".")
+    """The name in a Host header, without the port and in lower case; empty for what is none.
+
+    An option may also have an IPv6 address without its brackets.
+    """
+    match = _HOST.fullmatch(host)
+    try:
+        if match is None or match["address"]:
+            return str(ipaddress.IPv6Address(host if match is None else match["address"]))
+    except ValueError:
+        return ""
+    return match["name"].lower().rstrip(".")
 
 
 def _check_origin(origin: str) -> None:

@@ -1,4 +1,4 @@
-"""Runs what is computed beside generation, such as inspections, in threads that end with their work.
+"""Runs what is computed beside generation: inspections in threads that end with their work, the rest in small pools.
 
 OpenMP keeps a team of threads for every thread that has computed with it, and counts them all. Once they are more than
 the cores, they sleep at once where they waited for each other in a loop, and a step takes twice as long. In a server
@@ -15,6 +15,7 @@ from typing import TypeVar
 from minigpt.server.api_error import ApiError, shutting_down
 
 _MOST_WAITING = 8
+_RETRY = {"Retry-After": "2"}
 
 T = TypeVar("T")
 
@@ -43,6 +44,41 @@ async def in_own_thread(function: Callable[[], T], ended: Callable[[], None] = l
         executor.shutdown(wait=False, cancel_futures=True)
 
 
+class Pool:
+    """One kind of work on texts, `kind`, in its own thread, so that it delays no other; `most` pieces at once."""
+
+    def __init__(self, kind: str, most: int) -> None:
+        self._kind, self._most = kind, most
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"minigpt {kind}")
+        self._waiting = 0
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """What the function returns. It is not begun if its client has left before its turn.
+
+        Raises: ApiError if too much work is waiting.
+        """
+        if self._waiting >= self._most:
+            message = f"{self._waiting} requests are waiting for {self._kind}; try again in about 2 s"
+            raise ApiError(429, message, code="queue_full", headers=_RETRY)
+        loop = asyncio.get_running_loop()
+
+        def end(_: Future[T]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
+                loop.call_soon_threadsafe(self._end)
+
+        self._waiting += 1
+        future = self._executor.submit(function)
+        future.add_done_callback(end)
+        return await asyncio.wrap_future(future)
+
+    def _end(self) -> None:
+        self._waiting -= 1
+
+    def stop(self) -> None:
+        """Drops what has not begun."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
 class SideWork:
     """The work of all clients, one piece at a time. `run` is called in the event loop's thread."""
 
@@ -58,7 +94,7 @@ class SideWork:
         """
         if self._waiting >= _MOST_WAITING:
             message = f"{self._waiting} inspections and reports are waiting for their turn; try again in about 2 s"
-            raise ApiError(429, message, code="queue_full", headers={"Retry-After": "2"})
+            raise ApiError(429, message, code="queue_full", headers=_RETRY)
         left = threading.Event()
 
         def check() -> None:

@@ -1,27 +1,41 @@
 """`/tokenize`, `/detokenize` and `/tokenizer_info`: a model's tokenizer for clients that have none."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from minigpt.server.api_error import invalid
+from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import ServedModel
 
 
-def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
+def tokenize(body: Mapping[str, Any], model: ServedModel, config: ServeConfig) -> dict[str, Any]:
     """The token ids of a text, how many they are, and the model's context length.
 
     A text that is exactly the name of a special token is this token; an empty text has no tokens.
+    Raises: ApiError for too many.
     """
     ids = model.encode(body["prompt"], token_healing=False).ids if body["prompt"] else []
+    _check_amount(ids, "prompt", config)
     return {"tokens": ids, "count": len(ids), "max_model_len": model.context_length}
 
 
-def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
+def detokenize(body: Mapping[str, Any], model: ServedModel, config: ServeConfig) -> dict[str, Any]:
     """The text of token ids.
 
-    Raises: ApiError for an id that the tokenizer does not have.
+    Raises: ApiError for too many, and for an id that the tokenizer does not have.
     """
+    _check_amount(body["tokens"], "tokens", config)
     model.check_ids(body["tokens"], "tokens")
     return {"prompt": model.tokenizer.decode(body["tokens"])}
+
+
+def _check_amount(ids: Sequence[int], param: str, config: ServeConfig) -> None:
+    if len(ids) > config.max_total_tokens:
+        raise invalid(
+            f"{len(ids):,} tokens in one request are more than the {config.max_total_tokens:,} that this server "
+            "accepts; send them in several requests",
+            param,
+        )
 
 
 def tokenizer_info(model: ServedModel) -> dict[str, Any]:

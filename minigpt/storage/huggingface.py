@@ -31,11 +31,13 @@ _ALIASES = {
     "n_layer": ("num_hidden_layers",),
     "n_head": ("num_attention_heads",),
 }
-# transformers' names of two functions; gelu_fast is the tanh form, factored differently.
+# transformers' names of two functions; some of the tanh form round differently.
 _ACTIVATIONS = {
     "gelu_new": "gelu_new",
     "gelu_pytorch_tanh": "gelu_new",
     "gelu_fast": "gelu_new",
+    "gelu_accurate": "gelu_new",
+    "gelu_python_tanh": "gelu_new",
     "gelu": "gelu",
     "gelu_python": "gelu",
 }

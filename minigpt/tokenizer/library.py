@@ -59,6 +59,11 @@ class LibraryVocabulary:
         """The token that stands for characters without a token; None if these are dropped."""
         return unknown_token(self.content["model"])
 
+    @property
+    def ids(self) -> dict[str, int]:
+        """Every token as it stands in tokenizer.json, with its id."""
+        return model_ids(self.content["model"]) | {each["content"]: each["id"] for each in self.content["added_tokens"]}
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash that two of these share only if they give the same ids for every text."""
@@ -98,7 +103,7 @@ class LibraryCoder:
         content = vocabulary.content
         text = TokenText(content.get("decoder"))
         self._rules = build_rules(content, vocabulary.special)
-        ids = model_ids(content["model"]) | {token["content"]: token["id"] for token in content["added_tokens"]}
+        ids = vocabulary.ids
         self.drops_first_space = text.drops_first_space
         self.tokens: list[bytes | None] = [None] * (max(ids.values()) + 1)
         for token, id in ids.items():

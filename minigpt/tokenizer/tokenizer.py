@@ -239,8 +239,11 @@ class Tokenizer:
     @cached_property
     def token_strings(self) -> list[str]:
         """Every token as files write it, by id: ordinary tokens in GPT-2's byte alphabet, special and added tokens
-        literally, "" for unused ids.
+        literally, "" for unused ids. The tokens of other kinds of tokenizers are those of their tokenizer.json.
         """
+        if isinstance(self.vocabulary, LibraryVocabulary):
+            of_library = {id: token for token, id in (*self.vocabulary.ids.items(), *self.special.items())}
+            return [of_library.get(id, "") for id in range(self.vocab_size)]
         names = {id: name for name, id in (*self.special.items(), *self.vocabulary.added.items())}
         return [
             names[id] if id in names else bytes_to_unicode(token or b"") for id, token in enumerate(self._token_bytes)

@@ -1,6 +1,7 @@
 """`minigpt serve` listens at once, loads, answers, and ends within a bounded time."""
 
 import json
+import logging
 import os
 import shlex
 import signal
@@ -247,3 +248,11 @@ def test_a_model_that_fails_to_load_ends_the_server_with_its_error(
     models = Models(lambda: [_within_memory("fox", load)])
     with bind(config) as listening, pytest.raises(raised, match=message):
         run(listening, config, models, on_loaded=lambda _: None, log=lambda _: None)
+
+
+def test_writes_to_clients_that_have_left_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    models = Models(lambda: [][0])
+    with bind(ServeConfig(port=0)) as listening, pytest.raises(IndexError):
+        run(listening, ServeConfig(), models, on_loaded=lambda _: None, log=lambda _: None)
+    logging.getLogger("asyncio").warning("socket.send() raised exception.")  # asyncio's own words
+    assert not caplog.records

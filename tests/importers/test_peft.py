@@ -100,13 +100,16 @@ def peft() -> Any:
     return pytest.importorskip("peft")
 
 
-def of_peft(peft: Any, base: Path, folder: Path, **options: Any) -> Any:
+def of_peft(peft: Any, base: Path, folder: Path, *, resized_to: int = 0, **options: Any) -> Any:
     """peft's model with an adapter whose every trained tensor is random, saved in a folder."""
     from transformers import GPT2LMHeadModel
 
     settings = {"r": 4, "lora_alpha": 6, "fan_in_fan_out": True, "task_type": "CAUSAL_LM"}
     settings |= copy.deepcopy(options)  # peft changes the list of modules to save
-    model = peft.get_peft_model(GPT2LMHeadModel.from_pretrained(base), peft.LoraConfig(**settings)).eval()
+    of_base = GPT2LMHeadModel.from_pretrained(base)
+    if resized_to:
+        of_base.resize_token_embeddings(resized_to)
+    model = peft.get_peft_model(of_base, peft.LoraConfig(**settings)).eval()
     generator = torch.Generator().manual_seed(3)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -131,6 +134,30 @@ def test_an_adapter_of_peft_gives_its_logits(peft: Any, tmp_path: Path, shape: s
     for name, tensor in whole.transformer.h[0].state_dict().items():
         mine = dict(ours.blocks[0].named_parameters())[OWN[name]]
         torch.testing.assert_close(mine.t() if mine.dim() == 2 else mine, tensor, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["peft's default", "the embedding"])
+@pytest.mark.parametrize("added", [2, 0])
+def test_an_adapter_may_be_made_after_the_embedding_was_resized(
+    peft: Any, tmp_path: Path, base: Path, kind: str, added: int
+) -> None:
+    theirs = of_peft(peft, base, tmp_path / "adapter", resized_to=259, **OF_PEFT[kind])
+    if added:
+        Tokenizer.from_vocabulary(
+            {token: id for id, token in enumerate(Tokenizer.named("bytes").token_strings[:256])},
+            [],
+            special={"<|endoftext|>": 256, "<a>": 257, "<b>": 258},
+            end_of_text="<|endoftext|>",
+        ).save(tmp_path / "adapter")
+    opened = load_model(tmp_path / "adapter", "cpu")
+    ids = torch.tensor([[5, 256, 257, 258, 7]])
+    with torch.no_grad():
+        torch.testing.assert_close(opened.checkpoint.model(ids), theirs(ids).logits, atol=1e-5, rtol=1e-5)
+    assert opened.checkpoint.tokenizer.vocab_size == 257 + added
+    assert opened.notes == (() if added else ("ids 257 to 258 have no token and are never generated",))
+    config, tokenizer, notes = describe_model(tmp_path / "adapter")
+    assert (config.vocab_size, tokenizer.vocab_size, notes) == (259, 257 + added, opened.notes)
 
 
 OWN = {

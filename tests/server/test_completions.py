@@ -139,6 +139,18 @@ def test_sampler_settings_have_the_names_of_the_sampler(client: TestClient, samp
     assert found == generated("ab", seed=5, max_new_tokens=30, **sampling)[0]
 
 
+@pytest.mark.parametrize("top_k", [0, -1])
+def test_a_top_k_of_0_or_minus_1_is_off(client: TestClient, top_k: int) -> None:
+    assert ask(client, prompt="ab", seed=5, top_k=top_k)["choices"][0]["text"] == generated("ab", seed=5)[0]
+
+
+def test_what_clients_send_to_bill_or_route_a_request_is_ignored(client: TestClient) -> None:
+    more = {"service_tier": "auto", "metadata": {"a": "b"}, "safety_identifier": "x", "prompt_cache_key": "y"}
+    assert ask(client, prompt="ab", seed=5, **more)["choices"][0]["text"] == generated("ab", seed=5)[0]
+    pieces = stream(client, prompt="ab", seed=5, stream_options={"include_usage": True, "include_obfuscation": False})
+    assert pieces[-1]["usage"]["completion_tokens"] == 16
+
+
 def test_logit_bias_is_by_token_id(client: TestClient) -> None:
     answer = ask(client, prompt="ab", logit_bias={"120": 100, "121": -100}, max_tokens=4)
     assert answer["choices"][0]["text"] == "xxxx"
@@ -151,7 +163,7 @@ def test_a_text_ends_before_a_stop_string(client: TestClient) -> None:
     (choice,) = answer["choices"]
     assert choice["text"] == whole[: whole.index(stop)]
     assert choice["finish_reason"] == "stop"
-    assert choice["logprobs"]["text_offset"][-1] < len(choice["text"])
+    assert choice["logprobs"]["text_offset"][-1] < len("ab" + choice["text"])
     assert ask(client, prompt="ab", seed=5, max_tokens=30, stop=stop)["choices"][0]["text"] == choice["text"]
 
 
@@ -188,7 +200,8 @@ def test_the_space_at_the_end_of_a_prompt_is_generated_again(words: tuple[TestCl
     (choice,) = ask(client, **prompt, logprobs=0)["choices"]
     assert choice["text"] == expected
     assert choice["logprobs"]["tokens"][0] == " " + expected[: len(choice["logprobs"]["tokens"][0]) - 1]
-    assert choice["logprobs"]["text_offset"][:2] == [0, len(choice["logprobs"]["tokens"][0]) - 1]
+    first = len("and the")
+    assert choice["logprobs"]["text_offset"][:2] == [first, first + len(choice["logprobs"]["tokens"][0])]
     assert "".join(part["text"] for piece in stream(client, **prompt) for part in piece["choices"]) == expected
     as_ids = ask(client, **{**prompt, "prompt": tokenizer.encode("and the ")})["choices"][0]["text"]
     assert ask(client, **prompt, token_healing=False)["choices"][0]["text"] == as_ids != expected
@@ -215,14 +228,16 @@ def test_log_probabilities_are_those_of_the_model(client: TestClient) -> None:
             assert logprob == pytest.approx(float(expected.max()), abs=1e-4)
             assert sorted(top.values(), reverse=True) == pytest.approx(expected.topk(3).values.tolist(), abs=1e-4)
             ids.append(int(expected.argmax()))
-    offset = 0
+    text = "Once" + choice["text"]
+    offset = len("Once")  # OpenAI counts from the beginning of the prompt, with echo or without
+    assert scores["text_offset"][0] == offset
     for at, begin in enumerate(scores["text_offset"]):
-        assert begin <= len(choice["text"])
+        assert begin <= len(text)
         assert begin >= offset
         offset = begin
         token = scores["tokens"][at]
         # the character that another token left incomplete is shown first, as U+FFFD
-        assert token.startswith("bytes:") or token in choice["text"][begin : begin + len(token) + 1]
+        assert token.startswith("bytes:") or token in text[begin : begin + len(token) + 1]
 
 
 def test_echo_scores_the_prompt(client: TestClient) -> None:
@@ -245,6 +260,20 @@ def test_echo_scores_the_prompt(client: TestClient) -> None:
 def test_echo_without_log_probabilities_repeats_the_prompt(client: TestClient) -> None:
     (first, second) = ask(client, prompt="Once", echo=True, n=2, seed=1)["choices"]
     assert [first["text"], second["text"]] == ["Once" + text for text in generated("Once", seed=1, samples=2)]
+
+
+@pytest.mark.parametrize("logprobs", [None, 0])
+@pytest.mark.parametrize(("prompt", "text"), [("", ""), ("<|endoftext|>", "<|endoftext|>"), ([97, 98], "ab")], ids=str)
+def test_an_echo_is_the_prompts_own_text(client: TestClient, prompt: object, text: str, logprobs: int | None) -> None:
+    body = {"prompt": prompt, "echo": True, "max_tokens": 4, "seed": 1, "logprobs": logprobs}
+    (choice,) = ask(client, **body)["choices"]
+    (plain,) = ask(client, **{**body, "echo": False})["choices"]
+    assert choice["text"] == text + plain["text"]
+    assert "".join(part["text"] for piece in stream(client, **body) for part in piece["choices"]) == choice["text"]
+    if logprobs is not None:
+        n = len(prompt) if isinstance(prompt, list) else 1
+        assert choice["logprobs"]["text_offset"][n:] == plain["logprobs"]["text_offset"]
+        assert plain["logprobs"]["text_offset"][0] == len(text)
 
 
 def test_a_prompt_can_be_scored_without_continuing_it(client: TestClient) -> None:
@@ -333,7 +362,7 @@ def test_a_stop_string_never_appears_in_a_stream(client: TestClient) -> None:
         ({"prompt": "a", "temperature": True}, "temperature", "must be a number"),
         ({"prompt": "a", "max_tokens": 10**400}, "max_tokens", "a very large number"),
         ({"prompt": "a", "seed": 2**80}, "seed", "at most"),
-        ({"prompt": "a", "top_k": 0}, "top_k", "at least 1"),
+        ({"prompt": "a", "top_k": -2}, "top_k", "at least -1"),
         ({"prompt": "a", "no_repeat_ngram_size": 101}, "no_repeat_ngram_size", "at most 100"),
         ({"prompt": [257]}, "prompt", "from 0 to 256"),
         ({"prompt": [-1]}, "prompt[0]", "at least 0"),

@@ -1,5 +1,6 @@
 """What a request for a chat completion may say, and what of it reaches the model."""
 
+import json
 from typing import Any
 
 import pytest
@@ -22,8 +23,11 @@ def test_fields_that_ask_for_nothing_change_nothing(template: str) -> None:
     user, assistant = MESSAGES
     nothing = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "tool_calls", "name"))
     changes = {
-        "messages": [user, {**nothing, **assistant}], "response_format": {"type": "text"}, "logprobs": False,
-        "store": False, "tools": [], "tool_choice": "auto", "metadata": None,
+        "messages": [user, {**nothing, **assistant, "annotations": [], "tool_calls": [], "reasoning_content": "hm"}],
+        "response_format": {"type": "text"}, "logprobs": False, "store": False, "tools": [], "functions": [],
+        "tool_choice": "auto", "function_call": "none", "parallel_tool_calls": True, "service_tier": "auto",
+        "metadata": {"user": "me"}, "reasoning_effort": "low", "verbosity": "low", "modalities": ["text"],
+        "prediction": {"type": "content", "content": "b"}, "safety_identifier": "x", "prompt_cache_key": "y",
     }  # fmt: skip
     with new_client("tiny", chat_template=template) as client:
         answers = [
@@ -56,13 +60,18 @@ def test_a_stop_text_with_line_breaks_is_found_in_a_transcript(stop: object, wri
     ("changes", "param", "message"),
     [
         ({"tools": [{"type": "function"}], "tool_choice": "auto"}, "tools", "cannot call tools"),
-        ({"logprobs": True}, "logprobs", "send a prompt to /v1/completions"),
+        ({"functions": [{"name": "f"}]}, "functions", "cannot call tools"),
+        ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [{"id": "1"}]}, *MESSAGES]},
+         "messages[0].tool_calls", "must have at most 0 items"),
+        ({"modalities": ["text", "audio"]}, "modalities[1]", "must be one of text"),
+        ({"top_logprobs": 2}, "top_logprobs", "top_logprobs (2) needs logprobs: true"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "at most 20"),
         ({"store": True}, "store", "stores no conversations"),
         ({"response_format": {"type": "json_object"}}, "response_format.type", "must be one of text"),
         ({"messages": [{"role": "user", "content": "a", "refusal": "no"}]},
          "messages[0].refusal", "unknown field 'messages[0].refusal'"),
     ],
-    ids=["tools", "logprobs", "store", "format", "refusal"],
+    ids=["tools", "functions", "calls", "audio", "top", "many", "store", "format", "refusal"],
 )  # fmt: skip
 def test_what_a_conversation_cannot_have_is_one_sentence(changes: dict[str, Any], param: str, message: str) -> None:
     with new_client("tiny", chat_template=TEMPLATE) as client:
@@ -70,3 +79,34 @@ def test_what_a_conversation_cannot_have_is_one_sentence(changes: dict[str, Any]
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
     assert message in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, CHAT_TEMPLATE], ids=["another", "minigpt's"])
+@pytest.mark.parametrize("top", [None, 0, 3])
+def test_log_probabilities_of_an_answer_have_openais_form(template: str, top: int | None) -> None:
+    body = {**BODY, "max_tokens": 9, "logprobs": True, "logit_bias": {str(byte): 100 for byte in b"abcdefgh"}}
+    body |= {} if top is None else {"top_logprobs": top}
+    with new_client("tiny", chat_template=template) as client:
+        (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
+        plain = client.post("/v1/chat/completions", json={**body, "logprobs": False, "top_logprobs": None}).json()
+        streamed = client.post("/v1/chat/completions", json={**body, "stream": True}).text
+    assert choice["message"] == plain["choices"][0]["message"]
+    assert plain["choices"][0]["logprobs"] is None
+    assert choice["logprobs"]["refusal"] is None
+    content = choice["logprobs"]["content"]
+    if template == TEMPLATE:
+        assert bytes(byte for token in content for byte in token["bytes"]).decode() == choice["message"]["content"]
+    for token in content:
+        assert token.keys() == {"token", "bytes", "logprob", "top_logprobs"}
+        assert token["logprob"] < 0
+        assert len(token["top_logprobs"]) == (top or 0)
+        assert all(each.keys() == {"token", "bytes", "logprob"} for each in token["top_logprobs"])
+    pieces = [json.loads(line.removeprefix("data: ")) for line in streamed.split("\n\n")[:-2]]
+    assert [each for piece in pieces for part in piece["choices"] for each in part["logprobs"]["content"]] == content
+
+
+def test_the_end_of_a_text_is_no_token_of_the_answer() -> None:
+    with new_client("tiny", chat_template=TEMPLATE) as client:
+        body = {**BODY, "logprobs": True, "logit_bias": {"256": 100}}
+        (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
+    assert (choice["message"]["content"], choice["logprobs"]["content"]) == ("", [])

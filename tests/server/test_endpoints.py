@@ -1,5 +1,6 @@
 """The endpoints beside completions: models, tokenizers, conversations, health, metrics and the OpenAPI file."""
 
+import contextlib
 import json
 import re
 import threading
@@ -8,14 +9,16 @@ from typing import Any
 
 import pytest
 from builders import random_model
-from served import CONTEXT, new_client, new_models, served_model
+from served import CONTEXT, SocketServer, new_client, new_models, post, served_model
 from starlette.testclient import TestClient
 
 from minigpt.data.transcript import CHAT_TEMPLATE
+from minigpt.server import chat
 from minigpt.server.application import build_application
 from minigpt.server.chat import chat_answer, chat_options
 from minigpt.server.json_schema import check
 from minigpt.server.serve_config import ServeConfig
+from minigpt.server.served_model import Models
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import bytes_to_unicode
 
@@ -270,7 +273,33 @@ def test_a_template_may_not_take_longer_than_the_request() -> None:
     with new_client("tiny", config=ServeConfig(timeout=0.1), chat_template=template) as client:
         response = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
     assert response.status_code == 504
-    assert response.json()["error"]["message"] == "the model's chat template took longer than 0.1 s"
+    assert response.json()["error"]["message"].endswith(" took longer than 0.1 s")
+
+
+def test_a_template_that_does_not_end_delays_only_its_own_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "_TEMPLATE_SECONDS", 3.0)
+    endless = 6 * "{% for i in range(99999) %}" + 6 * "{% endfor %}"
+    models = Models(lambda: [served_model("bad", chat_template=endless), served_model("good", chat_template=TEMPLATE)])
+    models.load()
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    with SocketServer(models, ServeConfig(max_batch=4, max_queue=20)) as server, contextlib.ExitStack() as stack:
+        waiting = [server.send("/v1/chat/completions", {**body, "model": "bad"}) for _ in range(24)]
+        for connection in waiting:
+            stack.enter_context(contextlib.closing(connection))
+        refused = None
+        for _ in range(100):  # until all of them have arrived
+            refused = server.ask(post("/v1/chat/completions", json.dumps({**body, "model": "bad"}).encode()))
+            if refused.split(b" ", 2)[1] == b"429":
+                break
+        assert refused is not None
+        assert b"24 requests are waiting for the chat template of bad" in refused
+        assert b"retry-after: " in refused.lower()
+        for path, asked in (("/v1/chat/completions", body), ("/v1/completions", {"prompt": "a"})):
+            answer = server.ask(post(path, json.dumps({**asked, "model": "good"}).encode()))
+            assert answer.startswith(b"HTTP/1.1 200")
+        waiting[-1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            waiting[-1].recv(1)
 
 
 # The server itself

@@ -58,6 +58,15 @@ def wait_until(condition: Callable[[], bool]) -> None:
         ("evil.example", 403),
         ("localhost.evil.example", 403),
         ("127.0.0.1.evil.example:8000", 403),
+        ("localhost:1:1", 403),
+        ("localhost:80a", 403),
+        ("localhost@evil.example", 403),
+        ("evil.example@localhost", 403),
+        ("localhost/", 403),
+        ("[::1", 403),
+        ("[::1]evil.example", 403),
+        ("[evil.example]", 403),
+        ("10.1.2.3", 403),
         ("", 403),
     ],
 )
@@ -67,6 +76,27 @@ def test_only_names_of_this_server_are_answered(host: str, expected: int) -> Non
     assert response.status_code == expected
     if expected == 403:
         assert "Host" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("10.1.2.3:8000", 200),
+        ("[fd00::1]:8000", 200),
+        ("[FD00:0::1]", 200),
+        ("localhost", 200),
+        ("evil.com:1:1", 403),
+        ("evil.com", 403),
+        ("1.2.3", 403),
+        ("1234", 403),
+        ("::evil", 403),
+        ("[1.2.3.4]", 403),
+    ],
+)
+@pytest.mark.parametrize("listening", ["0.0.0.0", "::"])
+def test_a_server_on_every_address_is_named_by_addresses_only(listening: str, host: str, expected: int) -> None:
+    with new_client("tiny", config=ServeConfig(host=listening, api_key="k")) as client:
+        assert client.get("/health", headers={"Host": host}).status_code == expected
 
 
 @pytest.mark.parametrize(
@@ -85,10 +115,43 @@ def test_an_allowed_host_is_a_name_alone(given: str) -> None:
 
 
 def test_web_pages_may_not_use_the_server_unless_allowed(client: TestClient) -> None:
-    for origin, expected in (("http://localhost", 200), ("http://evil.example", 403), ("null", 403), ("http://[", 403)):
+    for origin, expected in (
+        ("http://localhost", 200),
+        ("https://localhost", 200),
+        ("http://evil.example", 403),
+        ("http://localhost:1", 403),
+        ("http://localhost@evil.example", 403),
+        ("http://evil.example@localhost", 403),
+        ("ftp://localhost", 403),
+        ("null", 403),
+        ("http://[", 403),
+    ):
         response = client.post("/v1/completions", json=BODY, headers={"Origin": origin})
         assert response.status_code == expected
         assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "expected"),
+    [
+        ("/report", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "image"}, 403),
+        ("/report", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, 403),
+        ("/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "iframe"}, 403),
+        ("/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, 200),
+        ("/v1/models", {"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost:3000"}, 200),
+        ("/v1/models", {"Sec-Fetch-Site": "same-origin"}, 200),
+        ("/v1/models", {"Sec-Fetch-Site": "none"}, 200),
+        ("/v1/models", {}, 200),
+    ],
+)
+def test_what_another_site_makes_a_browser_ask_for_is_refused(
+    path: str, headers: dict[str, str], expected: int
+) -> None:
+    with new_client("tiny", config=ServeConfig(cors=("http://localhost:3000",))) as client:
+        response = client.get(path, headers=headers)
+    assert response.status_code == expected
+    if expected == 403:
+        assert "web pages of another site may not use this server" in response.json()["error"]["message"]
 
 
 def test_the_pages_of_an_allowed_origin_may_use_the_server() -> None:
@@ -170,6 +233,18 @@ def test_a_key_that_no_client_can_send_is_refused(key: str) -> None:
 
 
 # Bodies
+
+
+def test_more_tokens_than_the_server_accepts_are_neither_encoded_nor_decoded() -> None:
+    with new_client("tiny", config=ServeConfig(max_total_tokens=10)) as client:
+        for path, name, few, many in (
+            ("/tokenize", "prompt", "a" * 10, "a" * 11),
+            ("/detokenize", "tokens", [1] * 10, [1] * 11),
+        ):
+            assert client.post(path, json={name: few}).status_code == 200
+            response = client.post(path, json={name: many})
+            assert (response.status_code, response.json()["error"]["param"]) == (400, name)
+            assert "11 tokens in one request are more than the 10 that this" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -290,6 +365,33 @@ def test_the_body_of_a_further_request_may_take_longer() -> None:
         time.sleep(0.5)
         connection.sendall(body)
         assert status(read_all(connection)) == 200
+
+
+MANY = ServeConfig(max_total_tokens=4_000_000)
+LARGE_ANSWER = post("/tokenize", json.dumps({"prompt": "a" * 3_900_000}).encode())  # 12 MB
+
+
+def test_a_client_that_never_reads_is_cut_off() -> None:
+    with started(MANY, write_seconds=0.3) as server, contextlib.closing(server.connect()) as connection:
+        wait_until(lambda: server.n_connections == 1)
+        connection.sendall(LARGE_ANSWER)
+        wait_until(lambda: server.n_connections == 0)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := connection.recv(1 << 20):
+                answer += part
+        assert not answer.endswith(b"}")
+
+
+def test_a_client_that_reads_slowly_gets_all() -> None:
+    with started(MANY, write_seconds=1.0) as server, contextlib.closing(server.connect()) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        connection.sendall(LARGE_ANSWER)
+        size = 0
+        while part := connection.recv(1 << 17):
+            size += len(part)
+            time.sleep(0.02)
+        assert size > 3 * 3_900_000
 
 
 # The queue

@@ -74,6 +74,11 @@ class SocketServer:
         """How many texts are being generated or wait for their turn."""
         return self.application.state.hub.n_texts
 
+    @property
+    def n_connections(self) -> int:
+        """How many connections are open."""
+        return len(self._server.server_state.connections)
+
     def connect(self) -> socket.socket:
         """A new connection."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=60)

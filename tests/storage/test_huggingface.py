@@ -350,6 +350,22 @@ def test_config_files_of_all_versions_give_the_same_config(values: dict[str, Any
     assert config_from_huggingface(values, "here") == GPTConfig(n_embd=64, n_head=4, n_positions=32, dropout=0.1)
 
 
+def test_every_name_that_transformers_has_for_gelu_is_known() -> None:
+    activations = pytest.importorskip("transformers.activations").ACT2FN
+    inputs = torch.linspace(-12, 12, 2001)
+    found = {}
+    for name in activations:
+        for ours, form in (("gelu_new", "tanh"), ("gelu", "none")):
+            if name not in ("xielu", "prelu"):  # with parameters
+                output = activations[name](inputs)
+                if torch.allclose(output, torch.nn.functional.gelu(inputs, approximate=form), atol=2e-6):
+                    found[name] = ours
+    assert len(found) >= 7
+    for name, ours in found.items():
+        values = {"model_type": "gpt2", "activation_function": name}
+        assert config_from_huggingface(values, "here").activation_function == ours
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
