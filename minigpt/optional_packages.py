@@ -19,7 +19,6 @@ from minigpt.shell import join
 REQUIREMENTS = {
     "backports.zstd": "backports.zstd>=1.0",
     "ctranslate2": "ctranslate2>=4.4",
-    "docx": "python-docx>=1.1",
     "gguf": "gguf>=0.17.1",
     "jinja2": "jinja2>=3.1.6",
     "lxml": "lxml>=5.3",

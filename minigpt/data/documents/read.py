@@ -11,7 +11,7 @@ from minigpt.bounded_reading import read_regular
 from minigpt.data.documents.docx import docx_text
 from minigpt.data.documents.epub import epub_text
 from minigpt.data.documents.html import declared_encoding, html_text
-from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, DocumentError, TagCounter
+from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, Budget, DocumentError
 from minigpt.data.documents.pdf import pdf_text
 from minigpt.data.documents.srt import srt_text
 from minigpt.data.encodings import encoding_advice, likely_encoding
@@ -27,8 +27,8 @@ class _Format(NamedTuple):
     read: Callable[[bytes, str, str], str]  # takes the encoding and what to do about errors in it
 
 
-def _html(content: bytes, encoding: str, errors: str) -> str:
-    return html_text(_decoded(content, encoding, errors, declared_encoding(content)), TagCounter())
+def _html(content: bytes, encoding: str, errors: str, xhtml: bool) -> str:
+    return html_text(_decoded(content, encoding, errors, declared_encoding(content)), Budget(len(content)), xhtml)
 
 
 def _srt(content: bytes, encoding: str, errors: str) -> str:
@@ -41,11 +41,11 @@ def _binary(read: Callable[[bytes], str], content: bytes, _encoding: str, _error
     return read(content)
 
 
-_HTML = _Format("an HTML page", ("lxml",), _html)
 _FORMATS: Mapping[str, _Format] = {
     ".epub": _Format("an EPUB", ("lxml",), partial(_binary, epub_text)),
-    **dict.fromkeys((".html", ".htm", ".xhtml"), _HTML),
-    ".docx": _Format("a Word document", ("docx",), partial(_binary, docx_text)),
+    **dict.fromkeys((".html", ".htm"), _Format("an HTML page", ("lxml",), partial(_html, xhtml=False))),
+    ".xhtml": _Format("an XHTML page", ("lxml",), partial(_html, xhtml=True)),
+    ".docx": _Format("a Word document", ("lxml",), partial(_binary, docx_text)),
     ".pdf": _Format("a PDF", ("pypdf",), partial(_binary, pdf_text)),
     ".srt": _Format("an SRT file", ("srt",), _srt),
 }
