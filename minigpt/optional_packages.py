@@ -27,7 +27,6 @@ REQUIREMENTS = {
     "onnxruntime": "onnxruntime>=1.18",
     "pyarrow": "pyarrow>=15",
     "pypdf": "pypdf>=5",
-    "srt": "srt>=3.5",
     "starlette": "starlette>=0.46",
     "tensorboard": "tensorboard>=2.14",
     "transformers": "transformers>=4.51",

@@ -25,6 +25,11 @@ HTML_TEXT = "Title\n\nOne bold word\xa0& more.\nNext\n\na\nb\n\n1 2\n3 4\n\n  ke
 SRT = "1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>I think\r\nwe should go.</i>\r\n\r\n" + (
     "2\r\n00:00:03,000 --> 00:00:04,000\r\n{\\an8}- No.\r\n- Why?\r\n\r\n"
 )
+VTT = (
+    "\ufeffWEBVTT Kind: captions\nLanguage: en\n\nNOTE\nnot this\n00:02 --> no\n\nSTYLE\n::cue { color: red }\n\n"
+    "the first\n00:01.000 --> 00:02.000 align:start\n<v Ann>I think\nwe should <c.x>go</c> &amp; see.\n\n"
+    "01:00:03.000 --> 01:00:04.000\n- No.\n- Why?\n\n3\n01:00:05.000-->01:00:06.000\n<ruby>希<rt>のぞ</rt></ruby>も"
+)
 CONTAINER = '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>{}</rootfiles></container>'
 PACKAGE = """<?xml version="1.0"?><package xmlns="http://www.idpf.org/2007/opf"><manifest>
 <item id="b" href="text/two%20b.xhtml" media-type="application/xhtml+xml"/>
@@ -101,6 +106,7 @@ DOCUMENTS = {
     "a.docx": (word(), "Title\nOne Ä.\nc0\tc1\nc2\tc3\nAfter."),
     "a.pdf": (pdf(), "Hello, PDF 1\nHello, PDF 2"),
     "a.srt": (SRT.encode(), "I think we should go.\n- No.\n- Why?"),
+    "a.vtt": (VTT.encode(), "I think we should go & see.\n- No.\n- Why?\n希も"),
 }
 
 
@@ -367,17 +373,55 @@ def test_plain_text_in_xhtml_is_read(tmp_path: Path) -> None:
         assert read_document(tmp_path / name, name) == text
 
 
+FIRST, LAST = "1\n00:00:01,000 --> 00:00:02,000\nFirst.\n\n", "3\n00:00:05,000 --> 00:00:06,000\nLast.\n\n"
+
+
+@pytest.mark.parametrize(
+    ("between", "text"),
+    [
+        ("2\n00:00:03,000 --> 00:00:04,000\nAbove\n\nbelow\n\n", "Above below\n"),
+        ("2\n00:00:03,000 --> 00:00:04,000\n\n\n", ""),
+        ("2\n00:00:03.000 --> 00:00:04.000 X1:100 X2:200\nDots\n\n", "Dots\n"),
+        ("2\n00:00:03,000 -> 00:00:04,000\nArrow\n\n", "Arrow\n"),
+        ("2\n00:00:03,000 –> 00:00:04,000\nArrow\n\n", "Arrow\n"),
+        ("2\n0:3,0 --> 0:4,00\nShort\n\n", "Short\n"),
+        ("00:00:03,000 --> 00:00:04,000\nUnnumbered\n\n", "Unnumbered\n"),
+        ("77\n00:00:03,000 --> 00:00:04,000\n42\n\n", "42\n"),
+        ("77\n00:00:03,000 --> 00:00:04,000\nIn\n\n1984\n\n", "In 1984\n"),
+        ("2\n00:00:03,000 --> 00:00:04,000\nNo empty line\n", "No empty line\n"),
+        ("77\n00:00:03,000 --> 00:00:04,000\nNo\n\n78\ntime\n\n", "No\ntime\n"),
+        ("2\n00:00:03,000 --> 00:00:04,000\nThey met 12:30 - 13:00 --> late\n\n", "They met 12:30 - 13:00 --> late\n"),
+    ],
+)
+def test_subtitles_that_are_not_quite_right_are_read(tmp_path: Path, between: str, text: str) -> None:
+    path = tmp_path / "a.srt"
+    for end in ("\n", "\r\n", "\r", "\r\r\n"):
+        path.write_bytes((FIRST + between + LAST).replace("\n", end).encode())
+        assert read_document(path, "a.srt") == f"First.\n{text}Last."
+
+
+def test_lines_that_are_repeated_while_their_words_appear_are_there_once(tmp_path: Path) -> None:
+    def shown(*subtitles: str) -> str:
+        times = "00:00:01.000 --> 00:00:02.000"
+        (tmp_path / "a.vtt").write_text("WEBVTT\n\n" + "\n\n".join(f"{times}\n{each}" for each in subtitles))
+        return read_document(tmp_path / "a.vtt", "a.vtt")
+
+    appearing = "one<00:00:01.500><c> two</c>"
+    assert shown(appearing, "one two\n ", "one two\nthree", "three") == "one two\nthree"
+    assert shown("No.", "No.") == "No.\nNo."
+
+
 def test_a_folder_and_a_glob_of_documents_are_read_with_the_text_beside_them(tmp_path: Path) -> None:
     for name, (content, _) in DOCUMENTS.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "b.txt").write_text("plain")
     (tmp_path / "c.pdf").write_bytes(b"%PDF-1.4 nothing")
     found = scan([tmp_path, tmp_path / "a.epub"])
-    assert found.n_documents == 6  # the EPUB once
+    assert found.n_documents == 7  # the EPUB once
     assert len(found.notes) == 1
     assert "skipped a document: " in found.notes[0]
     assert "c.pdf is damaged" in found.notes[0]
-    assert scan(str(tmp_path / "a.*")).n_documents == 5
+    assert scan(str(tmp_path / "a.*")).n_documents == 6
 
 
 @pytest.mark.parametrize(
@@ -475,7 +519,14 @@ LAUGHS = "<!DOCTYPE a [<!ENTITY b 'ha'>" + "".join(
         ("a.html", b"<a>" * 600_000, "has more than 500,000 tags"),
         ("a.pdf", b"%PDF-1.7\n" + b"[" * 100_000, "is damaged, or not a PDF"),
         ("a.pdf", pdf(""), "has no text; if its pages are pictures"),
-        ("a.srt", b"no subtitles at all", "is damaged, or not an SRT file"),
+        ("a.srt", b"no subtitles at all", "has no subtitles: no line is a time such as 00:00:01,000 --> 00:00:02,000"),
+        ("a.srt", b"9" * 2000, "has no subtitles"),
+        ("a.vtt", b"9" * 2000, "has no subtitles"),
+        (
+            "a.srt",
+            b"\n1\r\n00:00:0O,000 --> 00:00:04,000\nx",
+            "has a damaged time in line 3, '00:00:0O,000 --> 00:00:04,",
+        ),
     ],
 )
 def test_a_damaged_or_hostile_document_is_one_sentence(tmp_path: Path, name: str, content: bytes, message: str) -> None:

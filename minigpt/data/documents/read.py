@@ -13,7 +13,7 @@ from minigpt.data.documents.epub import epub_text
 from minigpt.data.documents.html import declared_encoding, html_text
 from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, Budget, DocumentError
 from minigpt.data.documents.pdf import pdf_text
-from minigpt.data.documents.srt import srt_text
+from minigpt.data.documents.subtitles import srt_text, vtt_text
 from minigpt.data.encodings import encoding_advice, likely_encoding
 from minigpt.errors import DataError, reason_of
 from minigpt.optional_packages import check_installed
@@ -31,10 +31,10 @@ def _html(content: bytes, encoding: str, errors: str, xhtml: bool) -> str:
     return html_text(_decoded(content, encoding, errors, declared_encoding(content)), Budget(len(content)), xhtml)
 
 
-def _srt(content: bytes, encoding: str, errors: str) -> str:
+def _subtitles(read: Callable[[str], str], content: bytes, encoding: str, errors: str) -> str:
     if len(content) > MAX_SUBTITLES:
         raise DocumentError(f"has {len(content):,} bytes; the maximum of subtitles is {MAX_SUBTITLES:,}")
-    return srt_text(_decoded(content, encoding, errors))
+    return read(_decoded(content, encoding, errors))
 
 
 def _binary(read: Callable[[bytes], str], content: bytes, _encoding: str, _errors: str) -> str:
@@ -47,7 +47,8 @@ _FORMATS: Mapping[str, _Format] = {
     ".xhtml": _Format("an XHTML page", ("lxml",), partial(_html, xhtml=True)),
     ".docx": _Format("a Word document", ("lxml",), partial(_binary, docx_text)),
     ".pdf": _Format("a PDF", ("pypdf",), partial(_binary, pdf_text)),
-    ".srt": _Format("an SRT file", ("srt",), _srt),
+    ".srt": _Format("an SRT file", (), partial(_subtitles, srt_text)),
+    ".vtt": _Format("a WebVTT file", (), partial(_subtitles, vtt_text)),
 }
 
 
