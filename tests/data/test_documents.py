@@ -11,7 +11,7 @@ from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 
 from minigpt import optional_packages
-from minigpt.data.documents import limits, read
+from minigpt.data.documents import html, limits, read
 from minigpt.data.documents.read import read_document
 from minigpt.data.sources import scan
 from minigpt.errors import DataError, MissingPackageError
@@ -513,10 +513,11 @@ LAUGHS = "<!DOCTYPE a [<!ENTITY b 'ha'>" + "".join(
         ("a.docx", archive({"word/document.xml": "<a/>"}), "is damaged: its _rels/.rels names no Word document"),
         ("a.docx", b"\xd0\xcf\x11\xe0", "is encrypted, or a .doc; open it in Word and save it as .docx without"),
         ("a.docx", word_file("<a/>" * 600_000, main="word/document.bin"), "has more than 500,000 tags"),
-        ("a.docx", word_file('<a a="" b="" c=""/>' * 200_000), "has more than 500,000 attributes"),
+        ("a.docx", word_file('<a a="" b="" c=""/>' * 200_000), "has more than 750,000 tags, attributes and texts"),
         ("a.docx", word_file(" " * 100_000_000), "bytes of text and markup when it is decompressed"),
         ("a.docx", word_file("<w:altChunk/>"), "has its text in a file inside it (altChunk); open it in Word and save"),
         ("a.html", b"<a>" * 600_000, "has more than 500,000 tags"),
+        ("a.html", b"<p>a" * 400_000, "has more than 750,000 tags, attributes and texts between tags"),
         ("a.pdf", b"%PDF-1.7\n" + b"[" * 100_000, "is damaged, or not a PDF"),
         ("a.pdf", pdf(""), "has no text; if its pages are pictures"),
         ("a.srt", b"no subtitles at all", "has no subtitles: no line is a time such as 00:00:01,000 --> 00:00:02,000"),
@@ -537,6 +538,39 @@ def test_a_damaged_or_hostile_document_is_one_sentence(tmp_path: Path, name: str
     assert message in str(error.value)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_chapter_that_is_named_many_times_is_read_once(tmp_path: Path) -> None:
+    references = '<spine><itemref idref="a"/>' + '<itemref idref="b"/><itemref idref="a"/>' * 400
+    package = PACKAGE.replace("<spine>", references)
+    (tmp_path / "a.epub").write_bytes(epub(OEBPS__book_opf=package))
+    assert read_document(tmp_path / "a.epub", "a.epub") == "I\n\nIt was — cold.\n\nThe end."
+
+
+def test_a_parser_gets_no_attributes_and_no_markup_that_was_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = b"<p " + b" ".join(b"a%d=1" % number for number in range(60_000)) + b">x</p>"
+    assert html._simplified(page, xhtml=False) == b"<p>x</p>"
+    monkeypatch.setattr(limits, "MAX_NODES", 4)
+    assert html.html_text(page, limits.Budget(10)) == "x"
+    budget = limits.Budget(10)
+    with pytest.raises(limits.DocumentError, match="has more than 4 tags"):
+        html.html_text(page, budget) + html.html_text(page, budget)
+
+
+def test_the_text_of_tables_in_tables_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = p(r("a" * 1000))
+    for _ in range(20):
+        body = f"<w:tbl><w:tr><w:tc>{body}</w:tc></w:tr></w:tbl>"
+    (tmp_path / "a.docx").write_bytes(word_file(body))
+    assert read_document(tmp_path / "a.docx", "a.docx") == "a" * 1000
+    monkeypatch.setattr(limits, "LEAST_MARKUP", 1000)
+    with pytest.raises(DataError, match="bytes of text and markup when it is decompressed"):
+        read_document(tmp_path / "a.docx", "a.docx")
+
+
+def test_a_long_text_without_tags_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<p>" + "word " * 2_200_000)  # libxml2 has a limit of 10 MB
+    assert len(read_document(tmp_path / "a.html", "a.html")) == 5 * 2_200_000 - 1
 
 
 def test_an_encrypted_chapter_is_refused_and_an_encrypted_font_is_not(tmp_path: Path) -> None:

@@ -12,9 +12,12 @@ from minigpt.data.documents.limits import Budget, DocumentError
 class Archive:
     """A zip file whose members are markup."""
 
-    def __init__(self, content: bytes) -> None:
-        """Raises: BadZipFile if it is no zip file."""
-        self.budget = Budget(len(content))
+    def __init__(self, content: bytes, ratio: int) -> None:
+        """`ratio` is how many times its size what is read may have.
+
+        Raises: BadZipFile if it is no zip file.
+        """
+        self.budget = Budget(len(content), ratio)
         self._file = zipfile.ZipFile(io.BytesIO(content))
 
     def __enter__(self) -> Self:
@@ -47,7 +50,7 @@ class Archive:
     def xml(self, name: str) -> Any:
         """The root element of an XML member; neither entities nor DTDs are loaded.
 
-        Raises: DocumentError as `read`, and for too many tags or attributes; XMLSyntaxError.
+        Raises: DocumentError as `read`, and for too many tags; XMLSyntaxError.
         """
         from lxml import etree
 
@@ -55,4 +58,4 @@ class Archive:
             resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False, remove_comments=True,
             remove_pis=True,
         )  # fmt: skip
-        return etree.fromstring(self.budget.check(self.read(name)), parser)
+        return etree.fromstring(self.budget.count_nodes(self.budget.count_tags(self.read(name)), True), parser)

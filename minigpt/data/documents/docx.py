@@ -26,6 +26,7 @@ _REFERENCES = {"w:footnoteReference": "footnotes", "w:endnoteReference": "endnot
 # What is written before, between and after the elements of these parts of a formula.
 _JOINED = {"m:d": ("(", "|", ")"), "m:m": ("", " ", ""), "m:mr": ("", " ", ""), "m:eqArr": ("", " ", "")}
 _OLE = b"\xd0\xcf\x11\xe0"  # the first bytes of an encrypted document, and of a .doc
+_RATIO = 16  # of what is decompressed to the document's size; tables compress best
 _MOST_FIELDS = 20  # fields in fields; Word has the same limit
 
 
@@ -45,7 +46,7 @@ def docx_text(content: bytes) -> str:
     """
     if content.startswith(_OLE):
         raise DocumentError("is encrypted, or a .doc; open it in Word and save it as .docx without a password")
-    with Archive(content) as archive:
+    with Archive(content, _RATIO) as archive:
         main = next(_targets(archive, "", "officeDocument"), None)
         if main is None:
             raise DocumentError("is damaged: its _rels/.rels names no Word document; save it again")

@@ -38,7 +38,7 @@ _LINES = frozenset(
     ("div", "li", "dt", "dd", "tr", "hr", "caption", "figcaption", "header", "footer", "main", "article", "aside")
 )
 _CELLS = frozenset(("td", "th"))
-_SPACES = re.compile(r"[ \t\n\r\f]+")
+_SPACES = re.compile(r"[\t\n\r\f][ \t\n\r\f]*| [ \t\n\r\f]+")  # all but single spaces
 # The tokens of a page: comments, sections of plain text, declarations, tags. The second is one in XHTML only.
 _TOKEN = re.compile(
     rb"""(?isx)
@@ -50,6 +50,7 @@ _TOKEN = re.compile(
     """
 )
 _ATTRIBUTE = re.compile(rb"""([^\s/=>]++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s>]*+))?+""")
+_READ_ATTRIBUTES = 1 << 16  # bytes of the attributes of an element
 _NOT_SHOWN = re.compile(rb"(?i)display\s*:\s*none")
 _CLOSED = re.compile(rb"""(?:^|[\s"'])/\Z""")
 _NAME = re.compile(rb"[a-z][a-z0-9_.-]{0,30}")
@@ -74,17 +75,17 @@ def declared_encoding(page: bytes) -> str | None:
     return name if name in _ENCODINGS else None
 
 
-def html_text(page: str, budget: Budget, xhtml: bool = False) -> str:
-    """The text of a page: a line for each block, and an empty line around paragraphs and headings.
+def html_text(page: bytes, budget: Budget, xhtml: bool = False) -> str:
+    """The text of a page in UTF-8: a line for each block, and an empty line around paragraphs and headings.
 
     Omits the readings of ruby characters and the elements that are hidden.
     Raises: DocumentError for a page with too many tags.
     """
     from lxml import etree
 
-    markup = budget.check(_simplified(page.encode("utf-8", "replace"), xhtml), attributes=False)
+    markup = budget.count_nodes(_simplified(budget.count_tags(page), xhtml), attributes=False)
     try:
-        root = etree.fromstring(markup, etree.HTMLParser(encoding="utf-8", no_network=True))
+        root = etree.fromstring(markup, etree.HTMLParser(encoding="utf-8", no_network=True, huge_tree=True))
     except etree.XMLSyntaxError:  # a page without any element
         return ""
     if root is None:
@@ -119,18 +120,18 @@ def _simplified(page: bytes, xhtml: bool) -> bytes:
     Of the attributes, those are read that hide an element; it then has the attribute "hidden".
     """
     page = page.replace(b"\0", b"").removeprefix(codecs.BOM_UTF8)
-    parts, at = [], 0
+    made, at = bytearray(), 0
     while (start := page.find(b"<", at)) >= 0:
-        parts.append(page[at:start])
+        made += page[at:start]
         token = _TOKEN.match(page, start)
         if token is None:
-            parts.append(b"&lt;")
+            made += b"&lt;"
             at = start + 1
             continue
         at = token.end()
         if token["plain"] is not None:
             if xhtml:
-                parts.append(token["plain"].replace(b"&", b"&amp;").replace(b"<", b"&lt;"))
+                made += token["plain"].replace(b"&", b"&amp;").replace(b"<", b"&lt;")
             else:
                 at = page.find(b">", start) + 1 or len(page)
             continue
@@ -141,26 +142,26 @@ def _simplified(page: bytes, xhtml: bool) -> bytes:
             continue
         closed = b"/" if _CLOSED.search(attributes) else b""
         if token["slash"]:
-            parts.append(b"</%s>" % name)
+            made += b"</%s>" % name
         elif name not in _RAW or closed:
-            parts.append(b"<%s%s%s>" % (name, b" hidden" if _is_hidden(name, attributes) else b"", closed))
+            made += b"<%s%s%s>" % (name, b" hidden" if _is_hidden(name, attributes) else b"", closed)
         else:
             end = _RAW_END[name].search(page, at)
             content = page[at : end.start() if end else len(page)]
             at += len(content)
             shown = _RAW[name] and not _is_hidden(name, attributes)
             # The end tag that comes next has no start tag, which is an error that is ignored.
-            parts.append(content.replace(b"<", b"&lt;") if shown else b"")
-    parts.append(page[at:])
-    return b"".join(parts)
+            made += content.replace(b"<", b"&lt;") if shown else b""
+    made += page[at:]
+    return bytes(made)
 
 
 def _is_hidden(name: bytes, attributes: bytes) -> bool:
     """Whether an element is not shown, except a whole page, which a script may show."""
-    lower = attributes.lower()
+    lower = attributes[:_READ_ATTRIBUTES].lower()
     if name in (b"html", b"body") or not (b"hidden" in lower or b"none" in lower):
         return False
-    found = _ATTRIBUTE.findall(lower)
+    found = (each.groups(b"") for each in _ATTRIBUTE.finditer(lower))
     return any(key == b"hidden" or (key == b"style" and _NOT_SHOWN.search(value)) for key, value in found)
 
 

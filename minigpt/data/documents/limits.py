@@ -2,10 +2,9 @@
 
 MAX_FILE = 256 << 20  # bytes of a document
 MAX_TAGS = 500_000  # of a document: a parsed element takes about 300 bytes for 4 in the file
-MAX_ATTRIBUTES = 500_000  # of a document in XML; the attributes of HTML are removed before it is parsed
+MAX_NODES = 750_000  # tags, texts between them, and attributes, which are removed from HTML
 MAX_MARKUP = 256 << 20  # bytes of XML and HTML in a document, decompressed
-MARKUP = 16 << 20  # bytes of them that any document may have; a book has 2 MB
-MARKUP_RATIO = 16  # and how many times its size a larger document may have; tables compress best
+LEAST_MARKUP = 1 << 20  # bytes of them for each time that the document's size may be multiplied; a book has 2 MB
 MAX_PAGES = 20_000
 MAX_SUBTITLES = 16 << 20  # bytes
 
@@ -17,10 +16,10 @@ class DocumentError(Exception):
 class Budget:
     """Counts the markup of one document; a parser gets only what was counted."""
 
-    def __init__(self, size: int) -> None:
-        """`size` is the number of bytes of the document."""
-        self._limit = min(MAX_MARKUP, max(MARKUP, MARKUP_RATIO * size))
-        self._bytes, self._tags, self._attributes = 0, 0, 0
+    def __init__(self, size: int, ratio: int = 1) -> None:
+        """`size` is the number of bytes of the document, and `ratio` how many times that its markup may have."""
+        self._limit = min(MAX_MARKUP, ratio * max(LEAST_MARKUP, size))
+        self._bytes, self._tags, self._nodes = 0, 0, 0
 
     def reserve(self, size: int) -> None:
         """Counts markup that is about to be decompressed.
@@ -34,17 +33,27 @@ class Budget:
                 f"size is {self._limit:,}"
             )
 
-    def check(self, markup: bytes, attributes: bool = True) -> bytes:
+    def count_tags(self, markup: bytes) -> bytes:
         """The same markup.
 
-        Raises: DocumentError if the document has too many tags, or attributes where these are parsed.
+        Raises: DocumentError if the document has more than MAX_TAGS.
         """
         self._tags += markup.count(b"<")
         if self._tags > MAX_TAGS:
             raise DocumentError(f"has more than {MAX_TAGS:,} tags; split it into several documents")
-        self._attributes += markup.count(b"=") if attributes else 0
-        if self._attributes > MAX_ATTRIBUTES:
-            raise DocumentError(f"has more than {MAX_ATTRIBUTES:,} attributes; split it into several documents")
+        return markup
+
+    def count_nodes(self, markup: bytes, attributes: bool) -> bytes:
+        """The same markup; `attributes` says whether it may have any.
+
+        Raises: DocumentError if the document has more than MAX_NODES.
+        """
+        tags = markup.count(b"<")
+        self._nodes += 2 * tags - markup.count(b"><") + (markup.count(b"=") if attributes else 0)
+        if self._nodes > MAX_NODES:
+            raise DocumentError(
+                f"has more than {MAX_NODES:,} tags, attributes and texts between tags; split it into several documents"
+            )
         return markup
 
 

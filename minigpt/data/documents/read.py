@@ -28,7 +28,8 @@ class _Format(NamedTuple):
 
 
 def _html(content: bytes, encoding: str, errors: str, xhtml: bool) -> str:
-    return html_text(_decoded(content, encoding, errors, declared_encoding(content)), Budget(len(content)), xhtml)
+    page = _decoded(content, encoding, errors, declared_encoding(content)).encode("utf-8", "replace")
+    return html_text(page, Budget(len(content)), xhtml)
 
 
 def _subtitles(read: Callable[[str], str], content: bytes, encoding: str, errors: str) -> str:
@@ -80,7 +81,11 @@ def read_document(path: Path, name: str, encoding: str = "utf-8", errors: str = 
     except Exception as error:  # a library may raise anything for a damaged document
         reason = " ".join(str(error).split())[:100] or type(error).__name__
         raise DataError(f"{name} is damaged, or not {form.name} ({reason}); save it again") from error
-    return text.replace("\0", "").encode("utf-8", "replace").decode()
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        text = text.encode("utf-8", "replace").decode()
+    return text.replace("\0", "")
 
 
 def _decoded(content: bytes, encoding: str, errors: str, declared: str | None = None) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from minigpt.data.documents.limits import DocumentError
 
-_LINE_END = re.compile(r"\r*\n|\r")
 _TAGS = re.compile(r"</?[a-zA-Z][^<>\n]{0,100}>|\{\\[^{}\n]{0,100}\}")
 _VTT_TAGS = re.compile(r"<rt>[^<>\n]{0,100}(?:</rt>)?|</?[a-zA-Z0-9.][^<>\n]{0,100}>")
 _VTT_BLOCKS = re.compile(r"(?:NOTE|STYLE|REGION)(?:\s|$)")
@@ -51,7 +50,8 @@ def _subtitles(text: str, vtt: bool) -> Iterator[list[str]]:
     """The lines of each subtitle: those after its time, or after its number where it has no time."""
     lines: list[str] = []
     number, times, after_empty, named, skipped = 0, 0, True, False, vtt
-    for place, line in enumerate(map(str.strip, _LINE_END.split(text)), 1):
+    text = text.replace("\r\r\n", "\n").replace("\r\n", "\n").replace("\r", "\n")
+    for place, line in enumerate(map(str.strip, text.split("\n")), 1):
         if not line:
             after_empty, skipped = True, False
             continue
