@@ -2,6 +2,7 @@
 
 import io
 import random
+import sys
 import zipfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from docx.oxml.ns import nsdecls
 
 from minigpt import optional_packages
 from minigpt.data.documents import html, limits, read
+from minigpt.data.documents import pdf as pdf_module
 from minigpt.data.documents.read import read_document
 from minigpt.data.sources import scan
 from minigpt.errors import DataError, MissingPackageError
@@ -571,6 +573,21 @@ def test_the_text_of_tables_in_tables_is_counted(tmp_path: Path, monkeypatch: py
 def test_a_long_text_without_tags_is_whole(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text("<p>" + "word " * 2_200_000)  # libxml2 has a limit of 10 MB
     assert len(read_document(tmp_path / "a.html", "a.html")) == 5 * 2_200_000 - 1
+
+
+def test_a_pdf_that_takes_too_much_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf())
+    with monkeypatch.context() as patch:
+        patch.setattr(pdf_module, "_WAITED", 0)
+        with pytest.raises(DataError, match=r"a\.pdf takes more than 5 s to read; save it again, or give its text"):
+            read_document(path, "a.pdf")
+    if sys.platform == "linux":
+        monkeypatch.setattr(pdf_module, "_MEMORY", 1)
+        monkeypatch.setattr(pdf_module, "_MEMORY_PER_BYTE", 0)
+        path.write_bytes(bytes(50 << 20))
+        with pytest.raises(DataError, match=r"a\.pdf takes more than 0 MB of memory; save it again, or give its text"):
+            read_document(path, "a.pdf")
 
 
 def test_an_encrypted_chapter_is_refused_and_an_encrypted_font_is_not(tmp_path: Path) -> None:
