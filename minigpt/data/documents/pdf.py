@@ -72,10 +72,11 @@ def _main(seconds: int, memory: int) -> None:
     if sys.platform != "win32":
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-        if sys.platform == "linux":  # macOS refuses it
-            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_CPU, seconds)]
+        limits += [(resource.RLIMIT_AS, memory)] if sys.platform == "linux" else []  # macOS refuses it
+        for kind, limit in limits:
+            hard = resource.getrlimit(kind)[1]
+            resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     logging.disable()  # pypdf's warnings about damage that it repairs
     warnings.simplefilter("ignore")
     try:
