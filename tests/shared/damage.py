@@ -59,7 +59,7 @@ def rearrange(data: bytes, draw: random.Random, longest: int) -> bytes:
                 tokens[at:at] = part
             case 2:
                 most = longest // max(1, sum(map(len, part)))
-                tokens[start:end] = part * min(most, draw.choice((2, 10, 1000, 100_000)))
+                tokens[start:end] = part * min(most, draw.choice((2, 2, 2, 10, 10, 100, 1000, 100_000)))
             case _:
                 del tokens[start:end]
                 tokens[at:at] = part

@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -11,6 +12,7 @@ from minigpt.data.documents.limits import MAX_PAGES, DocumentError
 
 _SECONDS, _SECONDS_PER_MB = 5, 60  # of computing; pypdf takes about 10 for 1 MB of text
 _MEMORY, _MEMORY_PER_BYTE = 1 << 30, 16  # bytes
+_OUT_OF_TIME = getattr(signal, "SIGXCPU", 99)  # the signal that ends the child; Windows has none
 _WAITED = 4  # times the seconds of computing, by the clock
 _READ, _REFUSED, _DAMAGED, _NO_MEMORY = "read", "refused", "damaged", "memory"  # the child's first line
 _NO_TEXT = "has no text; if its pages are pictures, recognize their text first, for example with ocrmypdf"
@@ -34,18 +36,22 @@ def pdf_text(content: bytes) -> str:
             timeout=_WAITED * seconds,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
-        status, _, text = done.stdout.decode("utf-8", "replace").partition("\n")  # nothing if it was killed
+        slow = done.returncode == -_OUT_OF_TIME
     except subprocess.TimeoutExpired:
-        status, text = "", ""
+        slow = True
+    if slow:
+        raise DocumentError(f"takes more than {seconds:,} s to read; save it again, or give its text as a .txt")
+    status, _, text = done.stdout.decode("utf-8", "replace").partition("\n")
     if status == _READ:
         return text
-    if status == _DAMAGED:
-        raise ValueError(text)
+    if status == _REFUSED:
+        raise DocumentError(text)
     if status == _NO_MEMORY:
-        text = f"takes more than {memory >> 20:,} MB of memory; save it again, or give its text as a .txt"
-    elif status != _REFUSED:
-        text = f"takes more than {seconds:,} s to read; save it again, or give its text as a .txt"
-    raise DocumentError(text)
+        raise DocumentError(f"takes more than {memory >> 20:,} MB of memory; save it again, or give its text as a .txt")
+    if status != _DAMAGED:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        text = lines[-1] if lines else f"its reader ended with status {done.returncode}"
+    raise ValueError(text)
 
 
 def _extract(content: bytes) -> str:
