@@ -35,7 +35,7 @@ VTT = (
 CONTAINER = '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>{}</rootfiles></container>'
 PACKAGE = """<?xml version="1.0"?><package xmlns="http://www.idpf.org/2007/opf"><manifest>
 <item id="b" href="text/two%20b.xhtml" media-type="application/xhtml+xml"/>
-<item id="a" href="text/one.xhtml" media-type="application/xhtml+xml"/>
+<item id="a" href="text/one.xhtml#start" media-type="application/xhtml+xml"/>
 <item id="n" href="nav.xhtml" properties="nav" media-type="application/xhtml+xml"/></manifest>
 <spine><itemref idref="n"/><itemref idref="a"/><itemref idref="b"/></spine></package>"""
 

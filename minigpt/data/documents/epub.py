@@ -32,7 +32,7 @@ def epub_text(content: bytes) -> str:
             item = items.get(reference.get("idref"))
             if item is None or "nav" in (item.get("properties") or "").split():
                 continue
-            path = posixpath.normpath(posixpath.join(folder, unquote(item.get("href") or "")))
+            path = posixpath.normpath(posixpath.join(folder, unquote((item.get("href") or "").partition("#")[0])))
             if path in chapters:  # a book names each chapter once
                 continue
             if path in encrypted:
