@@ -19,7 +19,6 @@ from minigpt.shell import join
 REQUIREMENTS = {
     "backports.zstd": "backports.zstd>=1.0",
     "ctranslate2": "ctranslate2>=4.4",
-    "docx": "python-docx>=1.1",
     "gguf": "gguf>=0.17.1",
     "jinja2": "jinja2>=3.1.6",
     "lxml": "lxml>=5.3",
@@ -28,7 +27,6 @@ REQUIREMENTS = {
     "onnxruntime": "onnxruntime>=1.18",
     "pyarrow": "pyarrow>=15",
     "pypdf": "pypdf>=5",
-    "srt": "srt>=3.5",
     "starlette": "starlette>=0.46",
     "tensorboard": "tensorboard>=2.14",
     "transformers": "transformers>=4.51",

@@ -29,8 +29,7 @@ MODULE_OF = {"huggingface-hub": "huggingface_hub"}  # where a package's name is 
 def module_of(requirement: str) -> str:
     name = re.match(r"[\w.-]+", requirement)
     assert name is not None
-    name = MODULE_OF.get(name[0], name[0])
-    return {"python-docx": "docx"}.get(name, name)
+    return MODULE_OF.get(name[0], name[0])
 
 
 EXTRAS = {

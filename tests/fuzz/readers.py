@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import pickle
+import random
 import re
 import resource
 import signal
@@ -22,6 +23,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,10 +41,14 @@ MEGABYTE = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A reader: `files` are damaged in turn; `read` opens one of them, or the folder that they are in."""
+    """A reader: `files` are damaged in turn; `read` opens one of them, or what they are parts of.
+
+    Those with `markup` are also damaged by moving and repeating their tags and words.
+    """
 
     files: tuple[Path, ...]
     read: Callable[[Path], object]
+    markup: bool = False
 
     def seeds(self) -> list[bytes]:
         """The whole files, each after the number that chooses it."""
@@ -78,6 +84,8 @@ def large_inputs(file: bytes) -> dict[str, bytes]:
         "ones": b"\xff" * MEGABYTE,
         "digits": b"9" * MEGABYTE,
         "brackets": b"[" * MEGABYTE,
+        "tags": b"<p>" * (MEGABYTE // 3),
+        "attributes": b"<p " + b" ".join(b"a%d=1" % number for number in range(110_000)) + b">",
         "lists": b"[" + b"[]," * (MEGABYTE // 3 - 1) + b"0]",
         "keys": b"{" + many + b"}",
         "a number more": end + b',"x":' + b"9" * MEGABYTE + b"}",
@@ -367,6 +375,112 @@ def shards(folder: Path) -> Target:
     return Target((made.folder / "store.jsonl",), lambda path: Store(path.parent))
 
 
+def _document(path: Path) -> str:
+    from minigpt.data.documents.read import read_document
+
+    return read_document(path, path.name)
+
+
+def _packed(path: Path, parts: dict[str, str]) -> Target:
+    """A document that is a zip file; its parts are damaged before they are packed, and so is the file."""
+    folder = path.parent / "parts"
+    for name, text in parts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+    def pack(to: Path) -> None:
+        with zipfile.ZipFile(to, "w") as file:
+            for name in parts:
+                file.writestr(zipfile.ZipInfo(name), (folder / name).read_bytes())
+
+    def read(damaged: Path) -> None:
+        if damaged == path:
+            _document(path)
+        else:
+            pack(folder / path.name)
+            _document(folder / path.name)
+
+    pack(path)
+    return Target((*(folder / name for name in parts), path), read, markup=True)
+
+
+_PAGE = """<?xml version="1.0" encoding="utf-8"?><html><head><title>No</title></head><body hidden><h1 class="a">A</h1>
+<p>One <b>two</b><br/>&amp;&nbsp;3 <ruby>希<rp>(</rp><rt>の</rt><rb>美</rb></ruby><![CDATA[<4]]><!-- no --></p><pre> 5
+</pre><ul><li>6</li></ul><table><tr><td>7</td><td style="display: none">no</td></tr></table><script>no</script>
+<math><msup><mi>c</mi><mn>2</mn></msup><mfrac><mn>1</mn><mrow><mi>a</mi></mrow></mfrac></math><textarea>8</textarea>"""
+
+
+def page(folder: Path) -> Target:
+    paths = folder / "a.html", folder / "a.xhtml"
+    for path in paths:
+        path.write_text(_PAGE, encoding="utf-8")
+    return Target(paths, _document, markup=True)
+
+
+def epub(folder: Path) -> Target:
+    items = "".join(f'<item id="{name}" href="{name}.xhtml" properties="x"/>' for name in "ab")
+    spine = '<itemref idref="a"/><itemref idref="b"/>'
+    parts = {
+        "META-INF/container.xml": '<container><rootfiles><rootfile full-path="b/b.opf"/></rootfiles></container>',
+        "META-INF/encryption.xml": '<encryption><CipherReference URI="a.otf"/></encryption>',
+        "b/b.opf": f"<package><manifest>{items}</manifest><spine>{spine}</spine></package>",
+        "b/a.xhtml": _PAGE,
+        "b/b.xhtml": '<meta charset="gbk"><p>b',
+    }
+    return _packed(folder / "a.epub", parts)
+
+
+def word(folder: Path) -> Target:
+    space = "http://schemas.openxmlformats.org/"
+    names = f'xmlns:w="{space}wordprocessingml/2006/main" xmlns:m="{space}officeDocument/2006/math"'
+    names += f' xmlns:mc="{space}markup-compatibility/2006"'
+    relation = f'<Relationship Type="{space}officeDocument/2006/relationships'
+    run = "<w:r><w:rPr><w:vanish/><w:rStyle w:val='a'/></w:rPr><w:t>a</w:t><w:tab/><w:br/><w:sym w:char='F0E0'/></w:r>"
+    marks = [f'<w:fldChar w:fldCharType="{kind}"/>' for kind in ("begin", "separate", "end")]
+    body = f"""<w:p><w:pPr><w:pStyle w:val="a"/><w:framePr w:dropCap="drop"/></w:pPr>{run}<w:del>{run}</w:del>
+    <w:r><w:ruby><w:rt>{run}</w:rt><w:rubyBase>{run}</w:rubyBase></w:ruby>{marks[0]}{marks[1]}<w:t>b</w:t>{marks[2]}
+    <w:footnoteReference w:id="1"/><mc:AlternateContent><mc:Choice/><mc:Fallback><w:txbxContent><w:p>{run}</w:p>
+    </w:txbxContent></mc:Fallback></mc:AlternateContent></w:r><m:oMath><m:d><m:e><m:r><m:t>c</m:t></m:r></m:e></m:d>
+    <m:f><m:num/><m:den><m:r><m:t>d</m:t></m:r></m:den></m:f><m:nary><m:sub/><m:e/></m:nary></m:oMath></w:p>
+    <w:tbl><w:tr><w:tc><w:p>{run}</w:p></w:tc></w:tr></w:tbl><w:sdt><w:sdtContent><w:p>{run}</w:p></w:sdtContent></w:sdt>"""
+    styles = '<w:style w:type="paragraph" w:styleId="a"><w:basedOn w:val="b"/><w:rPr><w:vanish/></w:rPr></w:style>'
+    parts = {
+        "_rels/.rels": f'<Relationships>{relation}/officeDocument" Target="w/d.xml"/></Relationships>',
+        "w/_rels/d.xml.rels": "<Relationships>"
+        + "".join(f'{relation}/{part}" Target="{part}"/>' for part in ("styles", "footnotes"))
+        + "</Relationships>",
+        "w/d.xml": f"<w:document {names}><w:body>{body}</w:body></w:document>",
+        "w/styles": f"<w:styles {names}>{styles}</w:styles>",
+        "w/footnotes": f'<w:footnotes {names}><w:footnote w:id="1"><w:p>{run}</w:p></w:footnote></w:footnotes>',
+    }
+    return _packed(folder / "a.docx", parts)
+
+
+def subtitles(folder: Path) -> Target:
+    first, second = folder / "a.srt", folder / "a.vtt"
+    first.write_text("1\n00:00:01,000 --> 00:00:02,000\n<i>A</i>\n- {\\an8}b\n\n2\n0:00:03,0 -> 0:00:04,0\nc\n\n")
+    second.write_text(
+        "WEBVTT\n\nNOTE a\n\nb\n00:01.000 --> 00:02.000\n<v A>b<rt>c</rt>&amp;<00:00:01.000><c> d\n\n00:03 --> 00:04"
+    )
+    return Target((first, second), _document, markup=True)
+
+
+def pdf(folder: Path) -> Target:
+    path = folder / "a.pdf"
+    stream = b"BT /F1 12 Tf 72 700 Td (A) Tj [(b) 20 (c)] TJ ET /X Do"
+    objects = (
+        b"<</Type /Catalog /Pages 2 0 R>>",
+        b"<</Type /Pages /Kids [ 3 0 R ] /Count 1 >>",
+        b"<</Type /Page /Parent 2 0 R /Resources <</Font <</F1 5 0 R >> /XObject <</X 6 0 R >> >> /Contents 4 0 R >>",
+        b"<</Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
+        b"<</Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        b"<</Type /XObject /Subtype /Form /BBox [ 0 0 9 9 ] /Length 12 >>\nstream\nBT (d) Tj ET\nendstream",
+    )
+    body = b"".join(b"%d 0 obj\n%s\nendobj\n" % (number, each) for number, each in enumerate(objects, 1))
+    path.write_bytes(b"%PDF-1.4\n" + body + b"trailer\n<</Size 7 /Root 1 0 R >>\nstartxref\n0\n%%EOF\n")
+    return Target((path,), _document, markup=True)
+
+
 TARGETS: dict[str, Callable[[Path], Target]] = {
     each.__name__: each
     for each in (
@@ -382,11 +496,19 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
         corpus,
         cache,
         shards,
+        subtitles,
     )
 }
 TARGETS |= {
     each.__name__: each
-    for each, package in ((zst, "backports"), (parquet, "pyarrow"))
+    for each, package in (
+        (zst, "backports"),
+        (parquet, "pyarrow"),
+        (page, "lxml"),
+        (epub, "lxml"),
+        (word, "lxml"),
+        (pdf, "pypdf"),
+    )
     if importlib.util.find_spec(package) is not None
 }
 
@@ -394,6 +516,7 @@ TARGETS |= {
 def fuzz(name: str, folder: Path, arguments: list[str]) -> None:
     """Runs libFuzzer on one target in this process, which libFuzzer ends."""
     import atheris
+    from damage import rearrange
     from measured import MEGABYTES, SECONDS
 
     with atheris.instrument_imports(include=["minigpt"]):
@@ -414,10 +537,17 @@ def fuzz(name: str, folder: Path, arguments: list[str]) -> None:
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
+    def mutated(content: bytes, longest: int, seed: int) -> bytes:
+        draw = random.Random(seed)
+        if draw.random() < 0.5:
+            return bytes(atheris.Mutate(content, longest))
+        return content[:1] + rearrange(content[1:], draw, longest - 1)
+
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     limits = [f"-timeout={_HANG}", f"-rss_limit_mb={used + MEGABYTES}", f"-malloc_limit_mb={MEGABYTES}"]
     options = [*limits, f"-max_len={LARGEST}", f"-artifact_prefix={FINDINGS}/{name}-", "-print_final_stats=1"]
-    atheris.Setup([sys.argv[0], *options, *arguments, str(seeds)], one)
+    mutator = {"custom_mutator": mutated} if target.markup else {}
+    atheris.Setup([sys.argv[0], *options, *arguments, str(seeds)], one, **mutator)
     atheris.Fuzz()
 
 

@@ -1,8 +1,10 @@
 """Damaged copies of files, at random."""
 
 import random
+import re
 from collections.abc import Iterator
 
+_TOKENS = re.compile(rb"<[^<>]*>?|\s+|[^\s<]+")
 _TEXTS = (b"..", b"/", b"\x00", b"\xff" * 8, b"9" * 12, b"-1", b"null", b"[]", b"{}", b'""', b"1e999", b"NaN", b"true")
 
 
@@ -38,3 +40,27 @@ def mutations(data: bytes, seed: int) -> Iterator[bytes]:
                     text = draw.choice(_TEXTS)
                     damaged[at : at + len(text)] = text
         yield bytes(damaged)
+
+
+def rearrange(data: bytes, draw: random.Random, longest: int) -> bytes:
+    """A copy of a text with markup whose tags, words and spaces are moved, repeated, nested or dropped."""
+    tokens = _TOKENS.findall(data)
+    for _ in range(draw.choice((1, 1, 2, 4))):
+        if not tokens:
+            break
+        start = draw.randrange(len(tokens))
+        end = start + draw.choice((1, 1, 2, 4, 16, len(tokens)))
+        part = tokens[start:end]
+        at = draw.randrange(len(tokens))
+        match draw.randrange(4):
+            case 0:
+                del tokens[start:end]
+            case 1:
+                tokens[at:at] = part
+            case 2:
+                most = longest // max(1, sum(map(len, part)))
+                tokens[start:end] = part * min(most, draw.choice((2, 2, 2, 10, 10, 100, 1000, 100_000)))
+            case _:
+                del tokens[start:end]
+                tokens[at:at] = part
+    return b"".join(tokens)[:longest]

@@ -4,7 +4,8 @@ import codecs
 import re
 from typing import Any
 
-from minigpt.data.documents.limits import TagCounter
+from minigpt.data.documents.formulas import MATHML_SIGNS, is_compound
+from minigpt.data.documents.limits import Budget, without_soft_hyphens
 
 _CHARSET = re.compile(rb"""(?i)(?:charset|encoding)\s*=\s*["']?\s*([a-z0-9_.:-]{1,40})""")
 # Browsers decode a page that declares the first encoding with the second one, which has more characters. Source:
@@ -18,10 +19,18 @@ _READ_AS = {
     "euc_kr": "cp949",
     "shift_jis": "cp932",
 }
+_ENCODINGS = frozenset((  # of the same standard; others, such as punycode, may take long
+    "utf-8", "cp866", "iso8859-2", "iso8859-3", "iso8859-4", "iso8859-5", "iso8859-6", "iso8859-7", "iso8859-8",
+    "iso8859-10", "iso8859-13", "iso8859-14", "iso8859-15", "iso8859-16", "koi8-r", "koi8-u", "mac-roman", "cp874",
+    "cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "mac-cyrillic", "gbk",
+    "gb18030", "big5", "big5hkscs", "euc_jp", "iso2022_jp", "cp932", "cp949",
+))  # fmt: skip
 _HEAD = 2048  # bytes in which a page declares its encoding
 _SKIPPED = frozenset(
-    ("head", "script", "style", "template", "nav", "svg", "math", "iframe", "object", "noscript", "select", "button")
+    ("head", "script", "style", "template", "nav", "svg", "iframe", "object", "noscript", "select", "button")
 )
+# The readings beside the characters of ruby; within a reading that does not end, rb begins the next character.
+_READINGS = {"rt": True, "rp": True, "rtc": True, "rb": False}
 _PARAGRAPHS = frozenset(
     ("p", "h1", "h2", "h3", "h4", "h5", "h6", "blockquote", "pre", "ul", "ol", "dl", "table", "figure", "section")
 )
@@ -29,11 +38,32 @@ _LINES = frozenset(
     ("div", "li", "dt", "dd", "tr", "hr", "caption", "figcaption", "header", "footer", "main", "article", "aside")
 )
 _CELLS = frozenset(("td", "th"))
-_SPACES = re.compile(r"[ \t\n\r\f]+")
+_SPACES = re.compile(r"[\t\n\r\f][ \t\n\r\f]*| [ \t\n\r\f]+")  # all but single spaces
+# The tokens of a page: comments, sections of plain text, declarations, tags. The second is one in XHTML only.
+_TOKEN = re.compile(
+    rb"""(?isx)
+    <!--(?:-?>|.*?(?:--!?>|\Z))
+    | <!\[CDATA\[ (?P<plain>.*?) (?:\]\]>|\Z)
+    | <(?:[!?]|/[^a-z]) [^>]*+ >?
+    | <(?P<slash>/?) (?P<name>[a-z][^\s/>]*+)
+      (?P<attributes>(?:[^=>]++ | =\s*+ (?:"[^"]*+" | '[^']*+' | [^\s>"'][^\s>]*+)?+ )*+) >?
+    """
+)
+_ATTRIBUTE = re.compile(rb"""([^\s/=>]++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s>]*+))?+""")
+_READ_ATTRIBUTES = 1 << 16  # bytes of the attributes of an element
+_NOT_SHOWN = re.compile(rb"(?i)display\s*:\s*none")
+_CLOSED = re.compile(rb"""(?:^|[\s"'])/\Z""")
+_NAME = re.compile(rb"[a-z][a-z0-9_.-]{0,30}")
+# Elements whose content is not markup, and whether it is text of the page.
+_RAW = {b"script": False, b"style": False, b"title": False, b"iframe": False, b"noembed": False, b"noframes": False}
+_RAW |= {b"textarea": True, b"xmp": True}
+_RAW_END = {name: re.compile(rb"(?i)</%s(?=[\s/>])" % name) for name in _RAW}
 
 
 def declared_encoding(page: bytes) -> str | None:
-    """The encoding of a page that says which it has, as browsers read it; None if it says none that Python knows."""
+    """The encoding of a page that says which it has, as browsers read it; None if it says none that they know."""
+    if page.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
     match = _CHARSET.search(page[:_HEAD])
     if match is None:
         return None
@@ -41,38 +71,114 @@ def declared_encoding(page: bytes) -> str | None:
         name = codecs.lookup(match[1].decode("ascii")).name
     except LookupError:
         return None
-    return _READ_AS.get(name, name)
+    name = _READ_AS.get(name, name)
+    return name if name in _ENCODINGS else None
 
 
-def html_text(page: str, tags: TagCounter) -> str:
-    """The text of a page: a line for each block, and an empty line around paragraphs and headings.
+def html_text(page: bytes, budget: Budget, xhtml: bool = False) -> str:
+    """The text of a page in UTF-8: a line for each block, and an empty line around paragraphs and headings.
 
+    Omits the readings of ruby characters and the elements that are hidden.
     Raises: DocumentError for a page with too many tags.
     """
     from lxml import etree
 
-    markup = tags.check(page.encode("utf-8", "replace"))
-    parser = etree.HTMLParser(encoding="utf-8", no_network=True, remove_comments=True, remove_pis=True)
+    markup = budget.count_nodes(_simplified(budget.count_tags(page), xhtml), attributes=False)
     try:
-        root = etree.fromstring(markup, parser)
+        root = etree.fromstring(markup, etree.HTMLParser(encoding="utf-8", no_network=True, huge_tree=True))
     except etree.XMLSyntaxError:  # a page without any element
         return ""
     if root is None:
         return ""
     writer = _Writer()
     walk: Any = etree.iterwalk(root, events=("start", "end"))
+    silent = [False]
     for event, element in walk:
-        name = element.tag if isinstance(element.tag, str) else ""
+        name = element.tag
         if event == "start":
             writer.begin(name)
-            if name in _SKIPPED:
+            if name in _READINGS:
+                silent.append(_READINGS[name])
+            if name == "math":
+                writer.write(_formula(element))
+            if name == "math" or name in _SKIPPED or element.get("hidden") is not None:
                 walk.skip_subtree()
-            else:
+            elif not silent[-1]:
                 writer.write(element.text or "")
         else:
+            if name in _READINGS:
+                silent.pop()
             writer.end(name)
-            writer.write(element.tail or "" if element is not root else "")
+            if element is not root and not silent[-1]:
+                writer.write(element.tail or "")
     return writer.text()
+
+
+def _simplified(page: bytes, xhtml: bool) -> bytes:
+    """The same page without comments, scripts and attributes, for which libxml2 needs the square of their number.
+
+    Of the attributes, those are read that hide an element; it then has the attribute "hidden".
+    """
+    page = page.replace(b"\0", b"").removeprefix(codecs.BOM_UTF8)
+    made, at = bytearray(), 0
+    while (start := page.find(b"<", at)) >= 0:
+        made += page[at:start]
+        token = _TOKEN.match(page, start)
+        if token is None:
+            made += b"&lt;"
+            at = start + 1
+            continue
+        at = token.end()
+        if token["plain"] is not None:
+            if xhtml:
+                made += token["plain"].replace(b"&", b"&amp;").replace(b"<", b"&lt;")
+            else:
+                at = page.find(b">", start) + 1 or len(page)
+            continue
+        if token["name"] is None:
+            continue
+        name, attributes = token["name"].lower().rpartition(b":")[2], token["attributes"]
+        if not _NAME.fullmatch(name):
+            continue
+        closed = b"/" if _CLOSED.search(attributes) else b""
+        if token["slash"]:
+            made += b"</%s>" % name
+        elif name not in _RAW or closed:
+            made += b"<%s%s%s>" % (name, b" hidden" if _is_hidden(name, attributes) else b"", closed)
+        else:
+            end = _RAW_END[name].search(page, at)
+            content = page[at : end.start() if end else len(page)]
+            at += len(content)
+            shown = _RAW[name] and not _is_hidden(name, attributes)
+            # The end tag that comes next has no start tag, which is an error that is ignored.
+            made += content.replace(b"<", b"&lt;") if shown else b""
+    made += page[at:]
+    return bytes(made)
+
+
+def _is_hidden(name: bytes, attributes: bytes) -> bool:
+    """Whether an element is not shown, except a whole page, which a script may show."""
+    lower = attributes[:_READ_ATTRIBUTES].lower()
+    if name in (b"html", b"body") or not (b"hidden" in lower or b"none" in lower):
+        return False
+    found = (each.groups(b"") for each in _ATTRIBUTE.finditer(lower))
+    return any(key == b"hidden" or (key == b"style" and _NOT_SHOWN.search(value)) for key, value in found)
+
+
+def _formula(element: Any) -> str:
+    """The text of a formula in MathML, with signs for what is only drawn, as in (a+b)/2 and x^2."""
+    name = element.tag
+    if name in ("annotation", "annotation-xml"):  # the same formula in another notation
+        return ""
+    if name in ("mi", "mn", "mo", "mtext", "ms"):
+        return _SPACES.sub(" ", "".join(element.itertext()))
+    parts = [_formula(child) for child in element]
+    if name in ("msqrt", "mroot"):
+        return f"√({parts[0] if name == 'mroot' and parts else ''.join(parts)})"
+    signs = MATHML_SIGNS.get(name, ())
+    for place, sign in enumerate(signs[: len(parts)]):
+        parts[place] = sign + (f"({parts[place]})" if is_compound(parts[place]) else parts[place])
+    return "".join(parts)
 
 
 class _Writer:
@@ -110,5 +216,5 @@ class _Writer:
         self._parts.append(text)
 
     def text(self) -> str:
-        lines = "".join(self._parts).split("\n")
+        lines = without_soft_hyphens("".join(self._parts)).split("\n")
         return "\n".join(line.rstrip() for line in lines).strip("\n")

@@ -1,12 +1,10 @@
-"""Limits on documents, which are checked before a library parses them: their sizes, their members and their tags."""
-
-import zipfile
-from pathlib import PurePosixPath
+"""Limits on the work that a document may cause, which are checked before a library parses it."""
 
 MAX_FILE = 256 << 20  # bytes of a document
-MAX_MEMBER = 64 << 20  # bytes of a text member of a zip file, decompressed; a book has 2 MB
-MAX_MEMBERS = 256 << 20  # bytes of all members together
 MAX_TAGS = 500_000  # of a document: a parsed element takes about 300 bytes for 4 in the file
+MAX_NODES = 750_000  # tags, texts between them, and attributes, which are removed from HTML
+MAX_MARKUP = 256 << 20  # bytes of XML and HTML in a document, decompressed
+LEAST_MARKUP = 1 << 20  # bytes of them for each time that the document's size may be multiplied; a book has 2 MB
 MAX_PAGES = 20_000
 MAX_SUBTITLES = 16 << 20  # bytes
 
@@ -15,44 +13,50 @@ class DocumentError(Exception):
     """A document that cannot be read; the message continues "NAME …"."""
 
 
-class TagCounter:
-    """Counts the tags of the XML or HTML that belongs to one document."""
+class Budget:
+    """Counts the markup of one document; a parser gets only what was counted."""
 
-    def __init__(self) -> None:
-        self._count = 0
+    def __init__(self, size: int, ratio: int = 1) -> None:
+        """`size` is the number of bytes of the document, and `ratio` how many times that its markup may have."""
+        self._limit = min(MAX_MARKUP, ratio * max(LEAST_MARKUP, size))
+        self._bytes, self._tags, self._nodes = 0, 0, 0
 
-    def check(self, markup: bytes) -> bytes:
+    def reserve(self, size: int) -> None:
+        """Counts markup that is about to be decompressed.
+
+        Raises: DocumentError if the document has too much.
+        """
+        self._bytes += size
+        if self._bytes > self._limit:
+            raise DocumentError(
+                f"has {self._bytes:,} bytes of text and markup when it is decompressed; the maximum for a file of its "
+                f"size is {self._limit:,}"
+            )
+
+    def count_tags(self, markup: bytes) -> bytes:
         """The same markup.
 
         Raises: DocumentError if the document has more than MAX_TAGS.
         """
-        self._count += markup.count(b"<")
-        if self._count > MAX_TAGS:
+        self._tags += markup.count(b"<")
+        if self._tags > MAX_TAGS:
             raise DocumentError(f"has more than {MAX_TAGS:,} tags; split it into several documents")
         return markup
 
+    def count_nodes(self, markup: bytes, attributes: bool) -> bytes:
+        """The same markup; `attributes` says whether it may have any.
 
-def check_archive(archive: zipfile.ZipFile) -> None:
-    """Checks how much a zip file would hold if it was decompressed; reading a member stops at the size checked here.
+        Raises: DocumentError if the document has more than MAX_NODES.
+        """
+        tags = markup.count(b"<")
+        self._nodes += 2 * tags - markup.count(b"><") + (markup.count(b"=") if attributes else 0)
+        if self._nodes > MAX_NODES:
+            raise DocumentError(
+                f"has more than {MAX_NODES:,} tags, attributes and texts between tags; split it into several documents"
+            )
+        return markup
 
-    Raises: DocumentError.
-    """
-    total = sum(member.file_size for member in archive.infolist())
-    if total > MAX_MEMBERS:
-        raise DocumentError(f"would have {total:,} bytes if it was decompressed; the maximum is {MAX_MEMBERS:,}")
 
-
-def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """A member of a zip file, decompressed.
-
-    Raises: DocumentError if it is missing, encrypted or too large.
-    """
-    try:
-        member = archive.getinfo(str(PurePosixPath(name)))
-    except KeyError:
-        raise DocumentError(f"is damaged: it has no {name!r}; download it again") from None
-    if member.flag_bits & 1:
-        raise DocumentError("is encrypted; save it without a password")
-    if member.file_size > MAX_MEMBER:
-        raise DocumentError(f"has a part of {member.file_size:,} bytes; the maximum is {MAX_MEMBER:,}")
-    return archive.read(member)
+def without_soft_hyphens(text: str) -> str:
+    """A text without the marks for where a word may be cut, which are not shown elsewhere."""
+    return text.replace("\xad", "")

@@ -11,9 +11,9 @@ from minigpt.bounded_reading import read_regular
 from minigpt.data.documents.docx import docx_text
 from minigpt.data.documents.epub import epub_text
 from minigpt.data.documents.html import declared_encoding, html_text
-from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, DocumentError, TagCounter
+from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, Budget, DocumentError
 from minigpt.data.documents.pdf import pdf_text
-from minigpt.data.documents.srt import srt_text
+from minigpt.data.documents.subtitles import srt_text, vtt_text
 from minigpt.data.encodings import encoding_advice, likely_encoding
 from minigpt.errors import DataError, reason_of
 from minigpt.optional_packages import check_installed
@@ -27,27 +27,29 @@ class _Format(NamedTuple):
     read: Callable[[bytes, str, str], str]  # takes the encoding and what to do about errors in it
 
 
-def _html(content: bytes, encoding: str, errors: str) -> str:
-    return html_text(_decoded(content, encoding, errors, declared_encoding(content)), TagCounter())
+def _html(content: bytes, encoding: str, errors: str, xhtml: bool) -> str:
+    page = _decoded(content, encoding, errors, declared_encoding(content)).encode("utf-8", "replace")
+    return html_text(page, Budget(len(content)), xhtml)
 
 
-def _srt(content: bytes, encoding: str, errors: str) -> str:
+def _subtitles(read: Callable[[str], str], content: bytes, encoding: str, errors: str) -> str:
     if len(content) > MAX_SUBTITLES:
         raise DocumentError(f"has {len(content):,} bytes; the maximum of subtitles is {MAX_SUBTITLES:,}")
-    return srt_text(_decoded(content, encoding, errors))
+    return read(_decoded(content, encoding, errors))
 
 
 def _binary(read: Callable[[bytes], str], content: bytes, _encoding: str, _errors: str) -> str:
     return read(content)
 
 
-_HTML = _Format("an HTML page", ("lxml",), _html)
 _FORMATS: Mapping[str, _Format] = {
     ".epub": _Format("an EPUB", ("lxml",), partial(_binary, epub_text)),
-    **dict.fromkeys((".html", ".htm", ".xhtml"), _HTML),
-    ".docx": _Format("a Word document", ("docx",), partial(_binary, docx_text)),
+    **dict.fromkeys((".html", ".htm"), _Format("an HTML page", ("lxml",), partial(_html, xhtml=False))),
+    ".xhtml": _Format("an XHTML page", ("lxml",), partial(_html, xhtml=True)),
+    ".docx": _Format("a Word document", ("lxml",), partial(_binary, docx_text)),
     ".pdf": _Format("a PDF", ("pypdf",), partial(_binary, pdf_text)),
-    ".srt": _Format("an SRT file", ("srt",), _srt),
+    ".srt": _Format("an SRT file", (), partial(_subtitles, srt_text)),
+    ".vtt": _Format("a WebVTT file", (), partial(_subtitles, vtt_text)),
 }
 
 
@@ -79,7 +81,11 @@ def read_document(path: Path, name: str, encoding: str = "utf-8", errors: str = 
     except Exception as error:  # a library may raise anything for a damaged document
         reason = " ".join(str(error).split())[:100] or type(error).__name__
         raise DataError(f"{name} is damaged, or not {form.name} ({reason}); save it again") from error
-    return text.replace("\0", "").encode("utf-8", "replace").decode()
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        text = text.encode("utf-8", "replace").decode()
+    return text.replace("\0", "")
 
 
 def _decoded(content: bytes, encoding: str, errors: str, declared: str | None = None) -> str:

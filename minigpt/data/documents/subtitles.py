@@ -1,0 +1,77 @@
+"""The text of subtitles in SRT and WebVTT: what is said, without numbers and times."""
+
+import html
+import re
+from collections.abc import Iterable, Iterator
+
+from minigpt.data.documents.limits import DocumentError
+
+_TAGS = re.compile(r"</?[a-zA-Z][^<>\n]{0,100}>|\{\\[^{}\n]{0,100}\}")
+_VTT_TAGS = re.compile(r"<rt>[^<>\n]{0,100}(?:</rt>)?|</?[a-zA-Z0-9.][^<>\n]{0,100}>")
+_VTT_BLOCKS = re.compile(r"(?:NOTE|STYLE|REGION)(?:\s|$)")
+# The second has an arrow that is damaged, such as ->.
+_TIMES = re.compile(r"(?:\d+:)?\d+:\d+(?:[.,:]\d*)?\s*-->\s*(?:\d+:)?\d+:\d+|(?:\d+:\d\d:\d\d[.,]\d+[^\w:]{0,8}){2}")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_DAMAGED_TIME = re.compile(r"\d+:.*-->")
+_WORDS_APPEAR = re.compile(r"<\d\d:\d\d:\d\d\.\d{3}><c>")  # each line is there again while the next one appears
+_LONGEST_TIME = 200  # characters, with where the subtitle is shown
+
+
+def srt_text(text: str) -> str:
+    """The subtitles, a line each; the lines of one subtitle are joined unless two speakers have a line each.
+
+    Raises: DocumentError for a text without subtitles, or with a time that is damaged.
+    """
+    return _text([_TAGS.sub("", line) for line in subtitle] for subtitle in _subtitles(text, vtt=False))
+
+
+def vtt_text(text: str) -> str:
+    """The same for WebVTT; lines that are repeated while their words appear are there once."""
+    subtitles = [[html.unescape(_VTT_TAGS.sub("", line)) for line in each] for each in _subtitles(text, vtt=True)]
+    if _WORDS_APPEAR.search(text):
+        last = ""
+        for lines in subtitles:
+            shown = [line.strip() for line in lines if line.strip()]
+            lines[:] = [line for before, line in zip([last, *shown], shown, strict=False) if line != before]
+            last = shown[-1] if shown else last
+    return _text(subtitles)
+
+
+def _text(subtitles: Iterable[list[str]]) -> str:
+    lines = []
+    for subtitle in subtitles:
+        spoken = [line.strip() for line in subtitle if line.strip()]
+        starts = [0, *(i for i, line in enumerate(spoken) if i and line.startswith(("-", "–", "—")))]
+        lines += [" ".join(spoken[a:b]) for a, b in zip(starts, [*starts[1:], len(spoken)], strict=True)]
+    return "\n".join(filter(None, lines))
+
+
+def _subtitles(text: str, vtt: bool) -> Iterator[list[str]]:
+    """The lines of each subtitle: those after its time, or after its number where it has no time."""
+    lines: list[str] = []
+    number, times, after_empty, named, skipped = 0, 0, True, False, vtt
+    text = text.replace("\r\r\n", "\n").replace("\r\n", "\n").replace("\r", "\n")
+    for place, line in enumerate(map(str.strip, text.split("\n")), 1):
+        if not line:
+            after_empty, skipped = True, False
+            continue
+        if len(line) <= _LONGEST_TIME and _TIMES.match(line):
+            if lines and not after_empty and (lines[-1].isdecimal() or (vtt and named)):
+                name = lines.pop()
+                number = int(name) if _NUMBER.fullmatch(name) else number
+            yield lines
+            lines, times, skipped = [], times + 1, False
+        elif not skipped and _DAMAGED_TIME.match(line[:_LONGEST_TIME]):
+            raise DocumentError(
+                f"has a damaged time in line {place:,}, {line[:40]!r}; write it as 00:00:01,000 --> 00:00:02,000"
+            )
+        elif after_empty and _NUMBER.fullmatch(line) and int(line) == number + 1:
+            yield lines
+            lines, number = [], number + 1
+        else:
+            skipped = skipped or (vtt and after_empty and _VTT_BLOCKS.match(line) is not None)
+            lines += [] if skipped else [line]
+        named, after_empty = after_empty, False
+    yield lines
+    if not times and text.strip():
+        raise DocumentError("has no subtitles: no line is a time such as 00:00:01,000 --> 00:00:02,000")
