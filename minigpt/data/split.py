@@ -8,6 +8,7 @@ from typing import Literal
 
 from minigpt.data.sources import MANY_DOCUMENTS, Piece, Scan
 from minigpt.errors import ConfigError
+from minigpt.seeds import mix_seed
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 Part = Literal["train", "validation"]
@@ -21,8 +22,11 @@ _MAX_SEARCH = 2**16  # characters in which to look for a line's end
 
 @dataclass(frozen=True)
 class ValidationSplit:
-    """How a text is split: the validation part is every `every`-th document, or, if `every` is 0, the last `fraction`
-    of each document.
+    """How a text is split: the validation part is one random document of every `every` consecutive ones, or, if `every`
+    is 0, the last `fraction` of each document.
+
+    The draw depends only on `every` and the number of the document. It is random because texts have periods: every
+    tenth document may be in the same language.
     """
 
     fraction: float
@@ -55,32 +59,34 @@ class ValidationSplit:
     def key(self) -> tuple[object, ...]:
         """The parts of a cache key that stand for the split.
 
-        One more is there if earlier versions held out nothing of a conversation with a long last line.
+        Earlier versions had none for what they split in another way: they held out the last of every `every` documents,
+        and nothing of a conversation with a long last line.
         """
+        if self.every:
+            return (self.fraction, self.every, "drawn")
         tails = map(self._tail, self.lengths) if self.between_turns else ()
         was_empty = any(0 < tail <= min(line, _MAX_SEARCH) for tail, line in zip(tails, self.last_lines, strict=False))
-        return (self.fraction, self.every, *(["within a line"] if was_empty else []))
+        return (self.fraction, 0, *(["within a line"] if was_empty else []))
 
     @property
     def description(self) -> str:
-        """What the validation part is, as printed: "every 10th document"."""
+        """What the validation part is, as printed: "one document of every 10, at random"."""
         if not self.fraction:
             return "nothing"
-        if not self.every:
-            return "the end of each document"
-        ending = "th" if 10 < self.every % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(self.every % 10, "th")
-        return f"every {self.every}{ending} document"
+        return f"one document of every {self.every:,}, at random" if self.every else "the end of each document"
 
     def apply(self, pieces: Iterable[Piece]) -> Iterator[tuple[Part, str]]:
         """The text of both parts piece by piece, with "<|endoftext|>" after every document and every part of one."""
         return self._by_end(pieces) if self.lengths else self._by_document(pieces)
 
     def _by_document(self, pieces: Iterable[Piece]) -> Iterator[tuple[Part, str]]:
-        index = 0
+        number = drawn = 0
         for piece, ends in pieces:
-            is_held_out = self.every and index % self.every == self.every - 1
+            if self.every and number % self.every == 0:
+                drawn = number + mix_seed(self.every, number) % self.every
+            is_held_out = self.every and number == drawn
             yield "validation" if is_held_out else "train", piece + END_OF_TEXT if ends else piece
-            index += ends
+            number += ends
 
     def _by_end(self, pieces: Iterable[Piece]) -> Iterator[tuple[Part, str]]:
         stream = iter(pieces)

@@ -9,7 +9,7 @@ from typing import Any
 
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus, corpus_fingerprint
-from minigpt.data.open_corpus import open_corpus
+from minigpt.data.open_corpus import open_corpus, open_split
 from minigpt.data.sharded.sharded_corpus import ShardedCorpus, shards_fingerprint
 from minigpt.data.sharded.store import store_name
 from minigpt.data.sharded.texts import Texts, find_texts, read_in_shards, weighted
@@ -51,7 +51,7 @@ def find_training_corpus(checkpoint: Checkpoint, *, fix: str) -> tuple[Corpus, S
         if found is None or not recorded.is_text(found):
             raise ConfigError(
                 f"the text that {directory} was trained on is no longer in {folder}, and {names} "
-                f"{'cannot be read' if found is None else 'has changed since'}; {fix}"
+                f"{'cannot be read' if found is None else 'has changed since'}{_or_split(found)}; {fix}"
             ) from error
         corpus = recorded.build(found)
     return corpus, found
@@ -76,12 +76,21 @@ def given_training_corpus(
     if (texts := recorded.texts(sources)) is not None:
         return recorded.build_shards(texts, progress)
     found = recorded.scan(sources)
-    if not recorded.is_text(found):
+    if recorded.is_text(found):
+        return recorded.build(found, progress)
+    corpus = open_split(recorded.corpus.path, recorded.corpus.fingerprint, found.content_hash)
+    if corpus is None:
         raise ConfigError(
-            f"{', '.join(sources)} is not the text that {directory} was trained on, as its hash shows; give all of its "
-            "files in the same order, or omit --held-out"
+            f"{', '.join(sources)} is not the text that {directory} was trained on, as its hash shows"
+            f"{_or_split(found)}; give all of its files in the same order, or omit --held-out"
         )
-    return recorded.build(found, progress)
+    return corpus
+
+
+def _or_split(found: Scan | None) -> str:
+    """What else may be the reason if a text of several documents is not the one of a run."""
+    is_split = found is not None and found.n_documents > 1
+    return ", or an earlier version of minigpt held out another part of it" if is_split else ""
 
 
 def training_overlap(found: Scan, checkpoint: Checkpoint) -> list[str]:

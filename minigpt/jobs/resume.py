@@ -8,7 +8,7 @@ from typing import Any
 
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.data.open_corpus import open_corpus
+from minigpt.data.open_corpus import open_corpus, open_split
 from minigpt.data.shards import ByteProgress
 from minigpt.device import resolve_device, resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, quoted
@@ -154,9 +154,10 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
     before, after = begun.corpus.fingerprint, corpus.fingerprint
     if before != after:
         if not request.allow_change:
+            split = ", or an earlier version of minigpt held out another part of it" if corpus.n_documents > 1 else ""
             raise ConfigError(
-                f"the text is not the one that {directory} was trained on; give --resume the same text, continue with "
-                f"this one by --allow-change, or start a new run on it with --from {directory.name}"
+                f"the text is not the one that {directory} was trained on{split}; give --resume the same text, "
+                f"continue with this one by --allow-change, or start a new run on it with --from {directory.name}"
             )
         changes.append(Change(step=0, option=TEXT, before=before[:8], after=after[:8]))
     same = not changes and all(getattr(config, name) == getattr(begun.training, name) for name in LENGTH)
@@ -317,10 +318,12 @@ def _read_corpus(
     Raises: ConfigError if a text from a pipe would have to be read again; DataError.
     """
     if request.sources:
-        return (yield from read_corpus(request.sources, tokenizer, reading, progress))
+        corpus = yield from read_corpus(request.sources, tokenizer, reading, progress)
+        return (yield from _split_as_begun(run, begun, reading, corpus))
     if "-" not in begun.sources:
         try:
-            return (yield from read_corpus(begun.sources, tokenizer, reading, progress))
+            corpus = yield from read_corpus(begun.sources, tokenizer, reading, progress)
+            return (yield from _split_as_begun(run, begun, reading, corpus))
         except MissingTextError as error:
             what, _, _ = str(error).partition(";")
             command = join("minigpt", "train", "NEW_PATH", "--resume", "--name", run.directory.name)
@@ -339,3 +342,17 @@ def _read_corpus(
             f"{begun.corpus.path}, the tokens of a text that {run.directory} read from a pipe, is missing or damaged; "
             f"give the text again: {command} < TEXT"
         ) from error
+
+
+def _split_as_begun(
+    run: Run, begun: Resumable, reading: ReadingConfig, corpus: Corpus
+) -> Generator[Event, None, Corpus]:
+    """The corpus; if an earlier version held out other documents of the same text, the run's own from the cache."""
+    recorded = begun.corpus
+    if corpus.fingerprint == recorded.fingerprint or reading.validation_fraction != begun.reading.validation_fraction:
+        return corpus
+    own = open_split(recorded.path, recorded.fingerprint, corpus.source_hash)
+    if own is None:
+        return corpus
+    yield Notice(0, f"{run.directory} keeps what an earlier version of minigpt held out: {own.held_out}")
+    return replace(own, tokenizer=corpus.tokenizer, sources=corpus.sources, skipped=corpus.skipped)

@@ -15,7 +15,10 @@ from fake_wandb import Wandb
 from minigpt.bounded_reading import open_regular
 from minigpt.cli.render.training_display import TrainingDisplay
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
+from minigpt.data import split
+from minigpt.data.split import ValidationSplit
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
+from minigpt.evaluation.memorization.training_text import find_training_text
 from minigpt.jobs.changes import is_free
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run as RunFolder
@@ -574,3 +577,38 @@ def test_a_text_that_was_moved_is_named_with_the_command_that_gives_its_new_path
     )
     assert run("train", "fox.txt", "--resume", "--name", "fox", "--steps", "7").exit_code == 0
     assert record()["sources"] == [str(here / "fox.txt")]
+
+
+@pytest.fixture
+def earlier(run: Any, here: Path, tiny: list[str]) -> str:
+    """The name of a run of many documents that a version began which held out the last of each ten."""
+    (here / "lines.jsonl").write_text("".join(f'{{"text": "the {row} quick brown foxes"}}\n' for row in range(60)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split, "mix_seed", lambda every, _: every - 1)
+        patch.setattr(ValidationSplit, "key", property(lambda own: (own.fraction, own.every)))
+        assert run("train", "lines.jsonl", *tiny, "--name", "lines").exit_code == 0
+    return "lines"
+
+
+def test_a_run_keeps_the_documents_that_an_earlier_version_held_out(run: Any, earlier: str) -> None:
+    def corpus() -> dict[str, Any]:
+        return json.loads(Path("checkpoints", earlier, "training.json").read_text())["corpus"]
+
+    before, figures = corpus(), run("evaluate", earlier, "lines.jsonl", "--held-out", "--json")
+    assert figures.exit_code == 0, figures.stderr
+    again = run("train", "--resume", "--name", earlier, "--steps", "9")
+    assert again.exit_code == 0, again.stderr
+    assert "keeps what an earlier version of minigpt held out" in " ".join(again.stderr.split())
+    assert corpus() == before
+    text = find_training_text(load_checkpoint(Path("checkpoints", earlier)))
+    (note,) = text.notes
+    assert note.startswith("an earlier version of minigpt held out other documents; ")
+    assert text.origins is None
+
+
+def test_without_their_tokens_other_documents_are_not_held_out_silently(run: Any, here: Path, earlier: str) -> None:
+    shutil.rmtree(here / "cache" / "corpora")
+    for arguments in (["train", "--resume", "--name", earlier], ["evaluate", earlier, "lines.jsonl", "--held-out"]):
+        refused = run(*arguments)
+        assert refused.exit_code == 1
+        assert "or an earlier version of minigpt held out another part of it" in refused.stderr

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from minigpt.data.corpus import Corpus
+from minigpt.data.corpus import Corpus, corpus_fingerprint
 from minigpt.data.sources import Piece, Scan, scan
 from minigpt.data.split import ValidationSplit
 from minigpt.evaluation.training_corpus import find_training_corpus
@@ -69,6 +69,9 @@ def find_training_text(checkpoint: Checkpoint) -> TrainingText:
     if found is None or found.content_hash != corpus.source_hash:
         why = "can no longer be read" if found is None else "has changed since training"
         notes.append(f"{names} {why}; locations refer to the text used in training")
+        return TrainingText(corpus, None, tuple(notes))
+    if corpus.fingerprint != corpus_fingerprint(found, corpus.tokenizer, corpus.validation_fraction):
+        notes.append("an earlier version of minigpt held out other documents; locations refer to the training part")
         return TrainingText(corpus, None, tuple(notes))
     return TrainingText(corpus, document_origins(found, corpus.validation_fraction), tuple(notes))
 
