@@ -5,7 +5,7 @@ from pathlib import Path
 
 from minigpt.bounded_reading import read_json_value
 from minigpt.data.corpus import Corpus
-from minigpt.data.sharded.sharded_corpus import SHARDED, ShardedCorpus
+from minigpt.data.sharded.sharded_corpus import READABLE, ShardedCorpus
 from minigpt.errors import DataError
 
 
@@ -16,7 +16,7 @@ def open_corpus(path: str | Path) -> Corpus:
     """
     is_sharded = False
     with suppress(OSError, ValueError, AttributeError):  # Corpus.load says what is wrong
-        is_sharded = read_json_value(Path(path) / "corpus.json").get("format") == SHARDED
+        is_sharded = read_json_value(Path(path) / "corpus.json").get("format") in READABLE
     return ShardedCorpus.open(Path(path)) if is_sharded else Corpus.load(path)
 
 
