@@ -200,7 +200,7 @@ def test_control_characters_in_a_text_or_its_name_do_not_reach_the_terminal(run:
     parts[20] = evil.replace("\x07", " almost")
     parts[29] = evil
     (here / "bad\x1b[31m.txt").write_text("\n\n".join(parts) + "\n<p>\x1b[5m\n", encoding="utf-8")
-    (here / "other\x1b.txt").write_bytes(b"\0")
+    (here / "other\x1b.bin").write_bytes(b"\0")
     result = run("corpus", ".")
     assert result.exit_code == 0, result.stderr
     assert "\u241b[2J\u241b]0;owned" in result.stdout
