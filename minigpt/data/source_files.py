@@ -4,6 +4,7 @@ import codecs
 import contextlib
 import glob
 import gzip
+import io
 import os
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minigpt.data.documents.read import is_document, read_document
-from minigpt.data.encodings import Recoded, encoding_advice, is_utf8, likely_encoding
+from minigpt.data.encodings import Recoded, encoding_advice, is_same_in_utf8, is_utf8, likely_encoding
 from minigpt.data.folders import expand, is_file, is_folder, walk
 from minigpt.data.formats import HEAD_BYTES, looks_like_text, unread_format
 from minigpt.data.pipes import read_pipe
@@ -191,22 +192,40 @@ def _decoded(files: list[SourceFile]) -> tuple[list[SourceFile], list[str]]:
 
 
 def _is_utf8(file: SourceFile) -> bool:
-    """Whether a file that should be in another encoding is UTF-8, so that the other would damage its text.
-
-    In an encoding such as Latin-1, plain ASCII is the same text.
-    """
+    """Whether a file that should be in another encoding is UTF-8, so that the other would damage its text."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    is_different = "a\n".encode(file.decoding.encoding) != b"a\n"
+    is_different = False
     with open_source(replace(file, decoding=UTF8)) as stream:
         while block := stream.read(_BLOCK):
             if b"\0" in block:
                 return False
-            is_different = is_different or not block.isascii()
+            is_different = is_different or not is_same_in_utf8(block, file.decoding.encoding)
             try:
                 decoder.decode(block)
             except UnicodeDecodeError:
                 return False
     return is_different and not decoder.getstate()[0]
+
+
+def decode(raw: bytes, name: str, decoding: Decoding) -> tuple[str, bool]:
+    """A short text in UTF-8 or else in another encoding, as files are read; and whether it is UTF-8 and not the same in
+    the other.
+
+    Raises: DataError for bytes that are invalid, with the same sentence as for a file.
+    """
+    encoding, errors = decoding
+    if is_utf8(encoding):
+        if b"\0" in raw:
+            raise not_text(name, raw)
+        try:
+            return raw.decode("utf-8-sig", errors), False
+        except UnicodeDecodeError as error:
+            raise undecodable(name, 0, error) from error
+    with contextlib.suppress(UnicodeDecodeError):
+        if b"\0" not in raw:
+            return raw.decode("utf-8-sig"), not is_same_in_utf8(raw, encoding)
+    recoded = BufferedReader(Recoded(io.BytesIO(raw), name, encoding, errors))
+    return recoded.read().decode().removeprefix("\ufeff"), False
 
 
 def _is_readable(path: Path, skipped: Skipped) -> bool:
