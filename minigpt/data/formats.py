@@ -1,8 +1,6 @@
 """Recognizes text files, and files of other formats, which are not read as plain text."""
 
 import codecs
-import json
-import re
 from pathlib import PurePath
 
 from minigpt.data.encodings import is_utf8, likely_encoding
@@ -22,8 +20,6 @@ _TABLE = (
     "read it unchanged"
 )
 _ARCHIVE = "is an archive; unpack it and give the folder or its files"
-_RECORDS = "is a JSON array; write each record to a line of a .jsonl: jq -c '.[]' FILE.json > FILE.jsonl"
-_LINES = "has a JSON object on each line; rename it to .jsonl"
 _BY_NAME = {
     **dict.fromkeys((".doc", ".odt", ".rtf", ".wps", ".pages"), _WORD),
     **dict.fromkeys((".mobi", ".azw", ".azw3", ".fb2", ".djvu"), _BOOK),
@@ -34,13 +30,13 @@ _BY_NAME = {
 _BY_CONTENT = {
     b"{\\rtf": _WORD,
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": _WORD,  # Word before 2007
-    b"WEBVTT": _SUBTITLES,
+    b"WEBVTT\n": _SUBTITLES,
+    b"WEBVTT\r": _SUBTITLES,
     b"%PDF-": "is a PDF; rename it to .pdf",
-    b"PAR1": "is a Parquet file; rename it to .parquet",
     b"PK\x03\x04": _ARCHIVE,
     b"7z\xbc\xaf\x27\x1c": _ARCHIVE,
     b"Rar!\x1a\x07": _ARCHIVE,
-    b"BZh": "is compressed by bzip2; decompress it with bunzip2",
+    **{b"BZh%d1AY" % level: "is compressed by bzip2; decompress it with bunzip2" for level in range(1, 10)},
     b"\xfd7zXZ\0": "is compressed by xz; decompress it with unxz",
 }
 
@@ -58,21 +54,7 @@ def unread_format(name: str, head: bytes) -> str | None:
             return _BY_NAME.get(suffix, found)
     if head[_TAR] == b"ustar":
         return _ARCHIVE
-    if suffix == ".json":
-        return _json_format(head)
     return _BY_NAME.get(suffix)
-
-
-def _json_format(head: bytes) -> str | None:
-    """The same for a .json that has records; one that has a single object, such as settings, is a text."""
-    if re.match(rb"\s*\[\s*[\[{]", head):
-        return _RECORDS
-    first, _, second = head.lstrip().partition(b"\n")
-    try:
-        is_object = isinstance(json.loads(first), dict)
-    except (ValueError, RecursionError):
-        return None
-    return _LINES if is_object and second.lstrip().startswith(b"{") else None
 
 
 def looks_like_text(name: str, head: bytes, encoding: str) -> bool:

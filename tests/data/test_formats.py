@@ -2,7 +2,6 @@
 
 import bz2
 import io
-import json
 import lzma
 import os
 import tarfile
@@ -16,7 +15,6 @@ from minigpt.data.sources import scan
 from minigpt.errors import DataError
 
 GERMAN = "Die Frau für große Mühe — „gut“, sagte sie. Über Äpfel und Öl.\n" * 30
-ROWS = [{"text": f"row {number}"} for number in range(30)]
 
 
 def zipped(name: str = "a.txt", content: str = "text") -> bytes:
@@ -37,9 +35,6 @@ OTHER_FORMATS = {
     "a.csv": (b"id,text\n1,one\n", "is a table; write its column of texts to a .jsonl"),
     "a.tsv": (b"id\ttext\n1\tone\n", "is a table"),
     "a.xlsx": (zipped(), "is a table"),
-    "a.json": (json.dumps(ROWS).encode(), r"is a JSON array; write each record to a line of a .jsonl: jq -c"),
-    "pretty.json": (json.dumps(ROWS, indent=2).encode(), "is a JSON array"),
-    "lines.json": ("\n".join(map(json.dumps, ROWS)).encode(), "has a JSON object on each line; rename it to .jsonl"),
     "a.vtt": (b"\xef\xbb\xbfWEBVTT\n\n00:01.000 --> 00:02.000\nhi\n", "has subtitles, which are read only as .srt"),
     "a.ass": (b"[Script Info]\n", "has subtitles"),
     "a.rtf": (rb"{\rtf1 text}", "is a document that is read only as .docx; save it as that or as plain text"),
@@ -74,11 +69,6 @@ def test_the_other_files_that_are_skipped_are_named(tmp_path: Path) -> None:
         (tmp_path / name).write_text("1,2\n")
     (note,) = scan(tmp_path).notes
     assert note.startswith(f"skipped a file (2 other files too: {tmp_path / 'b.csv'}, {tmp_path / 'd.csv'}): ")
-
-
-def test_a_json_with_one_object_is_a_text(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps({"rows": ROWS}, indent=2))
-    assert scan(tmp_path).n_documents == 1
 
 
 DAMAGED = "läuft".encode() + b"\xe4\n" + GERMAN.encode()
