@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from minigpt.data.sharded import sharded_corpus
 from minigpt.storage.run import Run
 
 
@@ -108,3 +109,17 @@ def test_wrong_use_is_one_line_and_leaves_nothing(
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not (texts / "checkpoints").exists()
+
+
+def test_a_run_in_shards_keeps_the_documents_that_an_earlier_version_held_out(
+    texts: Path, run: Any, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sharded_corpus, "SHARDED", 3)
+        assert run("train", "web.jsonl", "--shards", "on", *tiny, "--no-report", "--name", "web").exit_code == 0
+    before = json.loads(Path("checkpoints/web/training.json").read_text())["corpus"]
+    again = run("train", "--resume", "--name", "web", "--steps", "9")
+    assert again.exit_code == 0, again.stderr
+    assert "keeps what an earlier version of minigpt held out" in " ".join(again.stderr.split())
+    assert json.loads(Path("checkpoints/web/training.json").read_text())["corpus"] == before
+    assert run("evaluate", "web", "--held-out").exit_code == 0
