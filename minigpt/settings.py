@@ -63,6 +63,20 @@ def _expected(annotation: Any, value: object) -> str | None:
     return None if isinstance(value, kind) else f"of type {kind.__name__}"
 
 
+def check_utf8(what: str, text: str, advice: str = "give it in UTF-8") -> None:
+    """Checks that a text has no byte that is not UTF-8: of the command line, Python makes one a lone surrogate.
+
+    Raises: ConfigError with the byte.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        start, code = len(text[: error.start].encode()), ord(text[error.start])
+        is_byte = 0xDC80 <= code <= 0xDCFF
+        found = f"byte {start} is {code - 0xDC00:#04x}" if is_byte else f"\\u{code:04x} is half of a surrogate pair"
+        raise ConfigError(f"{what} is not UTF-8: {found}; {advice}") from error
+
+
 _ANNOTATIONS: dict[type, dict[str, Any]] = {}
 
 
@@ -95,6 +109,9 @@ class Settings:
         expected = _expected(annotations_of(cls)[name], value)
         if expected:
             raise ConfigError(f"{name} ({quoted(value)}) must be {expected}")
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str):
+                check_utf8(name, text)  # without the value, which may be a key
         if isinstance(value, int | float):
             cls._check_bounds(name, value, cls.__dataclass_fields__[name].metadata["bounds"])
 

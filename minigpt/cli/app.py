@@ -206,7 +206,8 @@ def main() -> NoReturn:
         stream = getattr(sys, name) or _null_device(mode)  # None if it is closed
         setattr(sys, name, stream)
         if isinstance(stream, io.TextIOWrapper):  # Windows consoles and old locales have other encodings
-            stream.reconfigure(encoding="utf-8", errors="replace")
+            # What is typed is checked where it is read.
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape" if name == "stdin" else "replace")
             if name == "stdout":
                 stream.reconfigure(newline="\n")  # Windows would change the line ends of a text
     warnings.showwarning = lambda message, *_, **__: note(f"warning: {message}")

@@ -22,6 +22,7 @@ from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
 from minigpt.data.transcript import CHAT_TEMPLATE, Message, ReplyReader, stop_in_turn, transcript
 from minigpt.errors import ConfigError, GenerationError, MinigptError
+from minigpt.settings import check_utf8
 from minigpt.units import count
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def chat(
     - `minigpt chat support --temperature 0.5 --system "Answer in one sentence."`
     """
     config = SamplingConfig(**given)
+    check_utf8("--system", system or "")
     checkpoint = open_model(model, checkpoints, device, dtype=dtype)
     _check_template(checkpoint, checkpoints)
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
@@ -154,6 +156,7 @@ class ChatSession(InteractiveSession):
 
     def set_system(self, text: str) -> None:
         """Sets or removes the instruction at the beginning."""
+        check_utf8("the instruction", text)
         self.system = text or None
         note(f"the conversation begins with: {text}" if text else "the conversation begins without an instruction")
 

@@ -12,6 +12,7 @@ from minigpt.cli.completion import complete_from
 from minigpt.cli.options import CheckpointsOption, JsonOption, NewestModelArgument, command_line, model_name
 from minigpt.cli.render.terminal import note, write
 from minigpt.errors import ConfigError
+from minigpt.settings import check_utf8
 from minigpt.shell import join
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ def export(
 
     source = find_model(model, checkpoints)
     page = PageText(title=destination.model_name(source) if title is None else title, note=about, prompt=prompt)
+    for name, text in {"--title": title or "", "--note": about, "--prompt": prompt}.items():
+        check_utf8(name, text)
     if to != "html" and (title is not None or about or prompt or large):
         raise ConfigError(f"--title, --note, --prompt and --yes are for --to html, not for {to}")
     out = console()

@@ -25,7 +25,7 @@ from minigpt.cli.options import (
     names_of,
     settings_options,
 )
-from minigpt.cli.prompts import PromptFormat, read_prompts
+from minigpt.cli.prompts import READING, PromptFormat, read_prompts, refuse_reading
 from minigpt.cli.render.continuations import (
     Continuation,
     JsonOutput,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _ALTERNATIVES = 5  # shown for each token if --alternatives is not given
 
 
-@settings_options((SamplingConfig, names_of(SamplingConfig)), (ReadingConfig, ("encoding",)))
+@settings_options((SamplingConfig, names_of(SamplingConfig)), (ReadingConfig, READING))
 def generate(
     given: dict[str, Any],
     prompt: Annotated[
@@ -141,16 +141,16 @@ def generate(
 
     - `minigpt generate "Call me" --memorization`
     """
-    encoding = given.pop("encoding", None)
-    config, reading = SamplingConfig(**given), ReadingConfig(encoding=encoding or "utf-8")  # before the slow imports
-    prompts = read_prompts(prompt, prompt_file, prompt_format)
+    read_with = {name: given.pop(name) for name in READING if name in given}
+    config, reading = SamplingConfig(**given), ReadingConfig(**read_with)  # before the slow imports
+    prompts = read_prompts(prompt, prompt_file, prompt_format, reading)
     if novelty:
         note("--novelty is now called --memorization")
         memorization = True
     if corpus and not memorization:
         raise ConfigError(f"--corpus {corpus[0]} needs --memorization, which searches it")
-    if encoding is not None and not corpus:
-        raise ConfigError(f"--encoding {encoding} is for the texts of --corpus; name one")
+    if not corpus and prompt_file is None:
+        refuse_reading(read_with, "the texts of --corpus and --prompt-file")
     if copied_words is not None and not memorization:
         raise ConfigError(f"--copied-words {copied_words} needs --memorization")
     if alternatives is not None and not (as_json or table):
@@ -184,7 +184,7 @@ def generate(
             config = config.replace(max_new_tokens=min(config.max_new_tokens, room))
         check_room(longest, config.max_new_tokens, shape.n_positions)
     _check_lengths([lengths[text] for text in prompts], shape, config, strict=strict)
-    meter = _open_meter(checkpoint, corpus or [], copied_words, reading.encoding) if memorization else None
+    meter = _open_meter(checkpoint, corpus or [], copied_words, reading) if memorization else None
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     sampler = Sampler(config, tokenizer)
     drafter = open_drafter(draft, speculate, checkpoint, engine, checkpoints)
@@ -269,13 +269,13 @@ def _print_speed(
 
 
 def _open_meter(
-    checkpoint: "Checkpoint", corpus: list[str], copied_words: int | None, encoding: str
+    checkpoint: "Checkpoint", corpus: list[str], copied_words: int | None, reading: ReadingConfig
 ) -> "MemorizationMeter":
     """Imports the search only when it is used: the import takes a tenth of a second."""
     from minigpt.cli.memorization import open_meter
     from minigpt.evaluation.memorization.words import LONG_RUN
 
-    return open_meter(checkpoint, corpus, copied_words or LONG_RUN, encoding)
+    return open_meter(checkpoint, corpus, copied_words or LONG_RUN, reading)
 
 
 def _open_explanation(tokenizer: "Tokenizer", *, table: bool) -> Output:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.models import open_model, out_of_memory_as
-from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, ModelArgument
+from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, ModelArgument, settings_options
 from minigpt.cli.output_file import check_output
-from minigpt.cli.prompts import read_prompts
+from minigpt.cli.prompts import READING, read_prompts, refuse_reading
 from minigpt.cli.render.terminal import note, write
+from minigpt.config import ReadingConfig
 from minigpt.errors import ConfigError, DataError, GenerationError
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 _N_LEAST_LIKELY = 5
 
 
+@settings_options((ReadingConfig, READING))
 def inspect(
+    given: dict[str, Any],
     model: ModelArgument,
     prompt: Annotated[str | None, typer.Argument(help="the text to inspect", metavar="TEXT")] = None,
     file: Annotated[
@@ -69,7 +72,9 @@ def inspect(
         raise ConfigError("--layer and --head choose an attention map: give --png FILE or --html FILE too")
     if as_json and table:
         raise ConfigError("--json cannot be combined with --table; give one of the two")
-    text = _text(prompt, file)
+    if file is None:
+        refuse_reading(given, "the text of --file")
+    text = _text(prompt, file, ReadingConfig(**given))
 
     import torch
 
@@ -91,14 +96,14 @@ def inspect(
     checkpoint = open_model(model, checkpoints, device)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     check_layer_and_head(shape.n_layer, shape.n_head, layer or 0, head or 0)
-    given = tokenizer.encode(text)
-    if not given:
+    whole = tokenizer.encode(text)
+    if not whole:
         raise DataError("the text has no token of this tokenizer; give another text")
     limit = shape.n_positions if page is None else most_tokens(shape)
-    ids = given[-limit:]
-    if len(ids) < len(given):
+    ids = whole[-limit:]
+    if len(ids) < len(whole):
         what = "the context length" if limit == shape.n_positions else "a page of all attention maps has room for"
-        note(f"the text has {len(given):,} tokens, more than {what} ({limit:,}); only its last {limit:,} are inspected")
+        note(f"the text has {len(whole):,} tokens, more than {what} ({limit:,}); only its last {limit:,} are inspected")
     with out_of_memory_as(GenerationError("out of memory during inspection; give a shorter text, or --device cpu")):
         found = None if page is None and png is None else inspect_all(checkpoint.model, ids, top=top)
         predictions = predict(checkpoint.model, ids, top=top) if found is None else found.predictions
@@ -111,21 +116,21 @@ def inspect(
         if png is not None and layer is not None and head is not None:
             draw_map(found, [token_label(tokenizer, id) for id in ids], targets[png], layer=layer, head=head)
     if as_json:
-        write(json.dumps(_record(checkpoint, len(given), ids, predictions)))
+        write(json.dumps(_record(checkpoint, len(whole), ids, predictions)))
     else:
         _print(tokenizer, ids, predictions, table=table)
     for path in filter(None, (page, png)):
         note(f"written: {path} ({size(path.stat().st_size)})")
 
 
-def _text(prompt: str | None, file: Path | None) -> str:
+def _text(prompt: str | None, file: Path | None, reading: ReadingConfig) -> str:
     """The text to inspect.
 
     Raises: ConfigError for two texts; DataError for none.
     """
     if prompt is not None and file is not None:
         raise ConfigError("a text cannot be combined with --file; give one of the two")
-    text = read_prompts(prompt, file, "auto" if file is None else "whole")[0]
+    text = read_prompts(prompt, file, "auto" if file is None else "whole", reading, option="--file")[0]
     if not text:
         raise DataError("the text is empty: give one after the model's name, or with --file (- for standard input)")
     return text

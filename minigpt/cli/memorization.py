@@ -7,6 +7,7 @@ from rich.text import Text
 from minigpt.cli.render.console import console, progress_bar
 from minigpt.cli.render.memorization import highlighted, run_line, summary_line
 from minigpt.cli.render.terminal import note
+from minigpt.config import ReadingConfig
 from minigpt.data.source_files import path_from_here
 from minigpt.tokenizer.display import visible
 from minigpt.units import size
@@ -76,7 +77,7 @@ class MemorizationMeter:
 
 
 def open_meter(
-    checkpoint: "Checkpoint", sources: list[str], min_words: int, encoding: str = "utf-8"
+    checkpoint: "Checkpoint", sources: list[str], min_words: int, reading: ReadingConfig
 ) -> MemorizationMeter:
     """Opens the index of a model's training text, or of the given sources; notes go to stderr.
 
@@ -88,7 +89,7 @@ def open_meter(
     out = console()
     if sources:
         with progress_bar(out, "tokenizing", in_bytes=True) as progress:
-            text = read_text(sources, checkpoint.tokenizer, progress, encoding)
+            text = read_text(sources, checkpoint.tokenizer, reading, progress)
     else:
         text = find_training_text(checkpoint)
     with out.status("indexing the training text …"):

@@ -3,35 +3,48 @@
 import json
 import re
 import sys
-from contextlib import nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from minigpt.bounded_reading import MAX_TEXT_FILE, parse_json
+from minigpt.cli.render.terminal import note
+from minigpt.config import ReadingConfig
+from minigpt.data.encodings import likely_encoding
+from minigpt.data.source_files import Decoding, decode
 from minigpt.errors import ConfigError, DataError
+from minigpt.settings import check_utf8
 
 # str.splitlines() would also split at characters that a prompt may contain, such as a form feed or U+2028.
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
+READING = ("encoding", "encoding_errors")  # the settings with which a file of prompts is read
+
 PromptFormat = Literal["auto", "lines", "jsonl", "whole"]
 
 
-def read_prompts(prompt: str | None, file: Path | None, form: PromptFormat) -> list[str]:
+def read_prompts(
+    prompt: str | None, file: Path | None, form: PromptFormat, reading: ReadingConfig, *, option: str = "--prompt-file"
+) -> list[str]:
     """The prompt given, or the prompts in a file.
 
     The file holds one prompt per line (`lines`), one JSON string or object with a "prompt" per line (`jsonl`), or a
     single prompt (`whole`). `auto` goes by the name: jsonl for .jsonl, whole for standard input (-), else lines.
 
-    Raises: ConfigError for both a prompt and a file; DataError for a file that cannot be read, is not UTF-8 or not
-    JSON, or holds no prompt.
+    A file is read in UTF-8 or else as `reading` says. `option` names the file on the command line.
+
+    Raises: ConfigError for both a prompt and a file, and for a prompt that is not UTF-8; DataError for a file that
+    cannot be read, is in neither encoding or not JSON, or holds no prompt.
     """
     if prompt is not None and file is not None:
         raise ConfigError("a prompt cannot be combined with --prompt-file; give one of the two")
     if file is None:
         if form != "auto":
             raise ConfigError(f"--prompt-format {form} describes a file; give it with --prompt-file")
+        _check_prompt(prompt or "", option)
         return [prompt or ""]
-    text = _text(file)
+    text = _text(file, Decoding(reading.encoding, reading.encoding_errors))
     if form == "auto":
         form = "whole" if str(file) == "-" else "jsonl" if file.suffix == ".jsonl" else "lines"
     if form == "whole":
@@ -42,20 +55,35 @@ def read_prompts(prompt: str | None, file: Path | None, form: PromptFormat) -> l
     return [line if form == "lines" else _of_json(line, f"{file} line {number}") for number, line in lines]
 
 
-def _text(file: Path) -> str:
+def refuse_reading(given: Mapping[str, Any], what: str) -> None:
+    """Raises ConfigError for settings of reading a file where there is none; `what` are the files that they are for."""
+    for name, value in given.items():
+        raise ConfigError(f"--{name.replace('_', '-')} {value} is for {what}; name one")
+
+
+def _check_prompt(prompt: str, option: str) -> None:
+    """Raises: ConfigError for a prompt of the command line that is not UTF-8, with a way to give it."""
+    likely = None
+    with suppress(UnicodeEncodeError):  # half of a surrogate pair, which no byte became
+        likely = likely_encoding(prompt.encode(errors="surrogateescape"))
+    check_utf8("the prompt", prompt, f"put it into a file and give {option} FILE --encoding {likely or 'ENCODING'}")
+
+
+def _text(file: Path, decoding: Decoding) -> str:
+    name = "standard input" if str(file) == "-" else str(file)
     try:
         with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as stream:
             raw = stream.read(MAX_TEXT_FILE + 1)
     except OSError as error:
         raise DataError(
-            f"{file} cannot be read ({error.strerror}); give a text file, or - for standard input"
+            f"{name} cannot be read ({error.strerror}); give a text file, or - for standard input"
         ) from error
     if len(raw) > MAX_TEXT_FILE:
-        raise DataError(f"{file} has more than {MAX_TEXT_FILE:,} bytes; give shorter prompts")
-    try:
-        return raw.decode("utf-8").removeprefix("\ufeff")  # a byte order mark
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not UTF-8 text: byte {raw[error.start]:#04x} at offset {error.start}") from error
+        raise DataError(f"{name} has more than {MAX_TEXT_FILE:,} bytes; give shorter prompts")
+    text, is_utf8 = decode(raw, name, decoding)
+    if is_utf8:
+        note(f"read {name} as UTF-8, which it is, not as {decoding.encoding}")
+    return text
 
 
 def _of_json(line: str, where: str) -> str:

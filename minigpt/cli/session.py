@@ -13,7 +13,7 @@ from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, MinigptError, reason_of
-from minigpt.settings import annotations_of, value_types
+from minigpt.settings import annotations_of, check_utf8, value_types
 from minigpt.storage.folder import replace_file
 from minigpt.units import count
 
@@ -63,6 +63,7 @@ class InteractiveSession:
                 return
             try:
                 if not name.startswith("/"):
+                    check_utf8("the text", line, "type it in UTF-8")
                     self.take_turn(line)
                 elif name[1:] in self.commands:
                     self.commands[name[1:]](rest.strip())
@@ -109,7 +110,7 @@ class InteractiveSession:
                 f"{file} is in a home folder that is unknown; give a path without ~, as in /save story.txt"
             ) from error
         text = self.saved_text(path)
-        content = text.encode(errors="replace")  # standard input in another encoding may have left lone surrogates
+        content = text.encode()
         try:
             target = path.resolve()
             if path.exists() and not force:

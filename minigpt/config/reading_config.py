@@ -20,7 +20,7 @@ class ReadingConfig(Settings):
 
     text_key: str = setting("text", "field of a .jsonl line that holds the text or the conversation", group="Text")
     encoding: str = setting(
-        "utf-8", "encoding of the text files, such as utf-8, latin-1, windows-1252 or utf-16", group="Text"
+        "utf-8", "encoding of the files that are not UTF-8, such as latin-1, windows-1252 or utf-16", group="Text"
     )
     encoding_errors: Literal["strict", "replace"] = setting(
         "strict",

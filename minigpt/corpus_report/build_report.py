@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from minigpt.corpus_report.characters import Characters
 from minigpt.corpus_report.duplicates import find_duplicates
+from minigpt.corpus_report.held_out import differences
 from minigpt.corpus_report.issues import Issue, find_issues
 from minigpt.corpus_report.languages import language_shares
 from minigpt.corpus_report.locations import Location, find_passages
@@ -87,6 +88,7 @@ def build_report(
         repeat_passage=_passage(repeated, locations),
         repeat_bytes=len(searched),
         held_out=validation_split.description if split.validation_bytes else "nothing",
+        held_out_differences=tuple(differences(split.train, split.validation)),
         validation_bytes=split.validation_bytes,
         validation_sample_bytes=len(split.validation),
         overlap=overlap,

@@ -78,6 +78,7 @@ class Report:
     repeat_passage: Passage | None
     repeat_bytes: int
     held_out: str
+    held_out_differences: tuple[str, ...]  # from the training text, as in "100% in de (training text: 50%)"
     validation_bytes: int
     validation_sample_bytes: int
     overlap: Overlap
@@ -101,6 +102,15 @@ class Report:
                 Finding(
                     f"{self.overlap.share:.1%} of the held-out text also occurs in the training text",
                     "the validation loss will look better than it is; remove duplicates before training",
+                )
+            )
+        if self.held_out_differences:
+            found.append(
+                Finding(
+                    "the held-out text is of another kind than the training text: "
+                    f"{', '.join(self.held_out_differences)}",
+                    "the validation loss says little about the rest; give a larger --validation-fraction, or cut the "
+                    "text into at least 20 documents, of which some from all parts are held out",
                 )
             )
         for duplicates in self.duplicates:

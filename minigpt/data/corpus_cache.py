@@ -19,7 +19,7 @@ from minigpt.errors import DataError, MinigptError, TokenizerError, reason_of
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
-FORMAT = 1  # of the cached files; increase it when they or the validation split change, to rebuild every cache
+FORMAT = 2  # of the cached files; increase it when they or the validation split change, to rebuild every cache
 TRAINING_SAMPLE = 50_000_000  # bytes of text that a tokenizer is trained on
 _VERIFIED_AT_ONCE = 2**21  # tokens
 _TRAINING_CHUNK = 2**16  # characters; Hugging Face's trainer uses a hundred times the memory of each text

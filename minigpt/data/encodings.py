@@ -40,6 +40,11 @@ def is_utf8(encoding: str) -> bool:
     return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
 
 
+def is_same_in_utf8(text: bytes, encoding: str) -> bool:
+    """Whether a text in this encoding is the same as in UTF-8: plain ASCII in an encoding such as Latin-1."""
+    return text.isascii() and "a\n".encode(encoding) == b"a\n"
+
+
 def likely_encoding(sample: bytes) -> str | None:
     """The encoding that the beginning of a text, which is not UTF-8, probably has; None if it is hard to say.
 

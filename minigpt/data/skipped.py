@@ -11,9 +11,10 @@ _SHOWN = 3  # names in a note
 
 
 class Unread(NamedTuple):
-    """A "document", a "file" or a "folder" that cannot be read, and why."""
+    """A "document", a "file" or a "folder" that cannot be read, its name, and why."""
 
     what: str
+    name: str
     error: MinigptError
 
 
@@ -36,10 +37,11 @@ class Skipped:
         notes = []
         kinds = [("document", MissingPackageError), *((what, DataError) for what in ("document", "file", "folder"))]
         for what, kind in kinds:
-            if of_kind := [each.error for each in self.unread if each.what == what and isinstance(each.error, kind)]:
-                more = len(of_kind) - 1
-                others = f" ({more:,} other {what}{'s' * (more > 1)} too)" if more else ""
-                notes.append(f"skipped a {what}{others}: {of_kind[0]}")
+            of_kind = [each for each in self.unread if each.what == what and isinstance(each.error, kind)]
+            if of_kind:
+                more = [each.name for each in of_kind[1:]]
+                others = f" ({len(more):,} other {what}{'s' * (len(more) > 1)} too: {shown(more)})" if more else ""
+                notes.append(f"skipped a {what}{others}: {of_kind[0].error}")
         if self.models:
             several = len(self.models) > 1
             folders = f"{len(self.models):,} folders with models" if several else "a folder with a model"

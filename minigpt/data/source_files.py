@@ -4,6 +4,7 @@ import codecs
 import contextlib
 import glob
 import gzip
+import io
 import os
 import sys
 import tempfile
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minigpt.data.documents.read import is_document, read_document
-from minigpt.data.encodings import Recoded, encoding_advice, is_utf8, likely_encoding
+from minigpt.data.encodings import Recoded, encoding_advice, is_same_in_utf8, is_utf8, likely_encoding
 from minigpt.data.folders import expand, is_file, is_folder, walk
+from minigpt.data.formats import HEAD_BYTES, looks_like_text, unread_format
 from minigpt.data.pipes import read_pipe
 from minigpt.data.skipped import Skipped, Unread, shown
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
@@ -25,7 +27,6 @@ from minigpt.data.zstd import ZstdDamagedError, open_zstd
 from minigpt.errors import DataError, MissingPackageError, MissingTextError, reason_of
 
 _BLOCK = 2**20  # bytes per read
-_SNIFF_BYTES = 2**16  # bytes that decide whether a file in a folder is text
 _MAX_STREAM = 2**30  # bytes of a pipe, whose text is copied to the folder for temporary files, often kept in memory
 _GZIP_MAGIC = b"\x1f\x8b"
 _COMPRESSED = (_GZIP_MAGIC, ZSTD_MAGIC)
@@ -51,9 +52,14 @@ class SourceFile:
     decoding: Decoding = UTF8
 
     @property
+    def plain_name(self) -> str:
+        """The name of the decompressed file."""
+        return without_compression(self.path.name.lower())
+
+    @property
     def is_json(self) -> bool:
         """Whether the file has a JSON value on each line."""
-        return without_compression(self.path.name.lower()).endswith((".jsonl", ".ndjson"))
+        return self.plain_name.endswith((".jsonl", ".ndjson"))
 
     @property
     def may_be_json(self) -> bool:
@@ -140,7 +146,7 @@ def find_files(sources: Sequence[str | Path], decoding: Decoding) -> FoundFiles:
             if sys.stdin is None:
                 raise DataError("standard input is closed; give a text file or pipe a text in")
             spooled = _spool(iter(lambda: sys.stdin.buffer.read(_BLOCK), b""), "standard input", decoding)
-            files[str(spooled.path)] = spooled
+            files[str(spooled.path)] = _readable(spooled)
             continue
         paths, n_models, is_glob = [Path(source)], len(skipped.models), False
         if not os.path.exists(source):  # noqa: PTH110  (Path.exists raises for a name that is too long)
@@ -167,7 +173,64 @@ def find_files(sources: Sequence[str | Path], decoding: Decoding) -> FoundFiles:
         raise DataError(
             f"{', '.join(map(str, sources))} has no text file; give a folder with .txt, .md, .jsonl or .parquet files"
         )
-    return FoundFiles(list(files.values()), skipped.files, skipped.notes())
+    read, note = _decoded(list(files.values()))
+    return FoundFiles(read, skipped.files, [*skipped.notes(), *note])
+
+
+def _decoded(files: list[SourceFile]) -> tuple[list[SourceFile], list[str]]:
+    """The files, of which those that are UTF-8 are read as that although another encoding was given, and a sentence on
+    them."""
+    utf8 = [file.is_recoded and _is_utf8(file) for file in files]
+    if not any(utf8):
+        return files, []
+    names = [file.name for file, found in zip(files, utf8, strict=True) if found]
+    others = [file.name for file, found in zip(files, utf8, strict=True) if file.is_recoded and not found]
+    encoding = next(file.decoding.encoding for file in files if file.is_recoded)
+    which = f"; read as {encoding}: {shown(others)}" if others else ""
+    several = f"{len(names):,} files that are" if len(names) > 1 else "a file that is"
+    note = f"read {several} UTF-8 as that, not as {encoding}: {shown(names)}{which}"
+    changed = [
+        replace(file, decoding=file.decoding._replace(encoding="utf-8")) if found else file
+        for file, found in zip(files, utf8, strict=True)
+    ]
+    return changed, [note]
+
+
+def _is_utf8(file: SourceFile) -> bool:
+    """Whether a file that should be in another encoding is UTF-8, so that the other would damage its text."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    is_different = False
+    with open_source(replace(file, decoding=UTF8)) as stream:
+        while block := stream.read(_BLOCK):
+            if b"\0" in block:
+                return False
+            is_different = is_different or not is_same_in_utf8(block, file.decoding.encoding)
+            try:
+                decoder.decode(block)
+            except UnicodeDecodeError:
+                return False
+    return is_different and not decoder.getstate()[0]
+
+
+def decode(raw: bytes, name: str, decoding: Decoding) -> tuple[str, bool]:
+    """A short text in UTF-8 or else in another encoding, as files are read; and whether it is UTF-8 and not the same in
+    the other.
+
+    Raises: DataError for bytes that are invalid, with the same sentence as for a file.
+    """
+    encoding, errors = decoding
+    if is_utf8(encoding):
+        if b"\0" in raw:
+            raise not_text(name, raw)
+        try:
+            return raw.decode("utf-8-sig", errors), False
+        except UnicodeDecodeError as error:
+            raise undecodable(name, 0, error) from error
+    with contextlib.suppress(UnicodeDecodeError):
+        if b"\0" not in raw:
+            return raw.decode("utf-8-sig"), not is_same_in_utf8(raw, encoding)
+    recoded = BufferedReader(Recoded(io.BytesIO(raw), name, encoding, errors))
+    return recoded.read().decode().removeprefix("\ufeff"), False
 
 
 def _is_readable(path: Path, skipped: Skipped) -> bool:
@@ -181,9 +244,12 @@ def _is_readable(path: Path, skipped: Skipped) -> bool:
 def _readable(file: SourceFile) -> SourceFile:
     """The file itself, or the text of a document as a temporary file.
 
-    Raises: DataError for a document that cannot be read; MissingPackageError without the package that reads it.
+    Raises: DataError for a document that cannot be read, and for a format that is not; MissingPackageError without the
+    package that reads it.
     """
     if not is_document(file.path):
+        if not file.is_parquet and (problem := unread_format(file.plain_name, _head(file))) is not None:
+            raise DataError(f"{file.name} {problem}")
         return file
     text = read_document(file.path, file.name, *file.decoding).encode()
     return _spool([text], file.name)
@@ -212,7 +278,7 @@ def _in_folder(
 
     def skip_folder(error: OSError) -> None:
         reason = reason_of(error)
-        unread.append(Unread("folder", DataError(f"{error.filename} cannot be read ({reason})")))
+        unread.append(Unread("folder", error.filename, DataError(f"{error.filename} cannot be read ({reason})")))
 
     for path in walk(folder, skip_folder, models.append):
         file = SourceFile(path, str(path), decoding)
@@ -220,7 +286,7 @@ def _in_folder(
         try:
             if original in known:
                 found[original] = known[original]
-            elif not is_file(path) or not (is_document(path) or file.is_parquet or _looks_like_text(file)):
+            elif not (is_file(path) and _is_read(file)):
                 skipped.files.append(file.name)
                 others += 1
             else:
@@ -228,9 +294,9 @@ def _in_folder(
         except MissingPackageError as error:
             if not is_document(path):  # of a text that is read with it
                 raise
-            unread.append(Unread("document", error))
+            unread.append(Unread("document", file.name, error))
         except DataError as error:
-            unread.append(Unread("document" if is_document(path) else "file", error))
+            unread.append(Unread("document" if is_document(path) else "file", file.name, error))
     for model in models:
         skipped.add_model(model)
     if found or may_be_empty:
@@ -243,16 +309,22 @@ def _in_folder(
     return found
 
 
-def _looks_like_text(file: SourceFile) -> bool:
+def _is_read(file: SourceFile) -> bool:
+    """Whether a file in a folder is read: all but those that are no text in any encoding.
+
+    A text that cannot be decoded is an error, as if it was named.
+    """
+    if is_document(file.path) or file.is_parquet:
+        return True
+    head = _head(file)
+    is_known = unread_format(file.plain_name, head) is not None  # reading it says what to do
+    return is_known or looks_like_text(file.plain_name, head, file.decoding.encoding)
+
+
+def _head(file: SourceFile) -> bytes:
+    """The first bytes of a file, decompressed."""
     with open_source(replace(file, decoding=UTF8)) as stream:
-        head = stream.read(_SNIFF_BYTES)
-    try:
-        text = codecs.getincrementaldecoder(file.decoding.encoding)(file.decoding.errors).decode(
-            head, final=len(head) < _SNIFF_BYTES
-        )
-    except UnicodeError:
-        return False
-    return "\0" not in text
+        return stream.read(HEAD_BYTES)
 
 
 def _spool(blocks: Iterable[bytes], name: str, decoding: Decoding = UTF8) -> SourceFile:
@@ -334,6 +406,8 @@ def skip_bom(name: str, stream: BufferedReader | gzip.GzipFile) -> int:
 
 def not_text(name: str, head: bytes) -> DataError:
     """The error for a file that begins with these bytes, of which some are zero."""
+    if (problem := unread_format("", head)) is not None:
+        return DataError(f"{name} {problem}")
     if (encoding := likely_encoding(head)) is not None:
         return DataError(f"{name} is not UTF-8; {encoding_advice(encoding)}")
     return DataError(f"{name} is not text: it contains zero bytes; give a UTF-8 text file")

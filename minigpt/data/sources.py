@@ -55,7 +55,6 @@ class Scan:
     n_conversations: int  # documents that are transcripts of a chat log
     n_unlearned: int  # messages of these with weight 0
     document_lengths: tuple[int, ...]  # characters of the first MANY_DOCUMENTS documents
-    last_lines: tuple[int, ...]  # characters of the last line of each of these, 0 of a document that is a text
     content_hash: str
 
     @property
@@ -104,7 +103,7 @@ def scan(
     files, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
     notes += unread_conversations(files, text_key)
     digest = hashlib.sha256()
-    lengths, last_lines = array("q"), array("q")
+    lengths = array("q")
     length, text_bytes, n_documents, n_conversations, n_unlearned = 0, 0, 0, 0, 0
     for piece, ends, is_conversation in _hashed(_documents(files, text_key, encoding_errors), digest):
         text_bytes += len(piece.encode())
@@ -115,7 +114,6 @@ def scan(
             n_unlearned += count_unlearned(piece) if is_conversation else 0
             if len(lengths) < MANY_DOCUMENTS:
                 lengths.append(length)
-                last_lines.append(len(piece) - 1 - piece.rfind("\n", 0, -1) if is_conversation else 0)
             length = 0
     if not n_documents:
         what = f"{files[0].name} contains" if len(files) == 1 else f"the {len(files)} files contain"
@@ -133,7 +131,6 @@ def scan(
         n_conversations=n_conversations,
         n_unlearned=n_unlearned,
         document_lengths=tuple(lengths),
-        last_lines=tuple(last_lines),
         content_hash=digest.hexdigest(),
     )
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from minigpt.data.sources import MANY_DOCUMENTS, Piece, Scan
 from minigpt.errors import ConfigError
+from minigpt.seeds import mix_seed
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 Part = Literal["train", "validation"]
@@ -21,15 +22,17 @@ _MAX_SEARCH = 2**16  # characters in which to look for a line's end
 
 @dataclass(frozen=True)
 class ValidationSplit:
-    """How a text is split: the validation part is every `every`-th document, or, if `every` is 0, the last `fraction`
-    of each document.
+    """How a text is split: the validation part is one random document of every `every` consecutive ones, or, if `every`
+    is 0, the last `fraction` of each document.
+
+    The draw depends only on `every` and the number of the document. It is random because texts have periods: every
+    tenth document may be in the same language.
     """
 
     fraction: float
     every: int
     lengths: tuple[int, ...]  # characters of each document; empty unless ends are held out
     between_turns: bool = False  # whether ends begin with a turn of a conversation, if possible
-    last_lines: tuple[int, ...] = ()  # characters of the last line of each conversation
 
     @classmethod
     def plan(cls, scanned: Scan, fraction: float | None = None) -> "ValidationSplit":
@@ -49,38 +52,32 @@ class ValidationSplit:
         if fraction and by_document:
             return cls(fraction, max(2, min(round(1 / fraction), n // 2)), ())
         lengths = scanned.document_lengths if fraction else ()
-        return cls(fraction, 0, lengths, between_turns=scanned.has_speakers, last_lines=scanned.last_lines)
+        return cls(fraction, 0, lengths, between_turns=scanned.has_speakers)
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The parts of a cache key that stand for the split.
-
-        One more is there if earlier versions held out nothing of a conversation with a long last line.
-        """
-        tails = map(self._tail, self.lengths) if self.between_turns else ()
-        was_empty = any(0 < tail <= min(line, _MAX_SEARCH) for tail, line in zip(tails, self.last_lines, strict=False))
-        return (self.fraction, self.every, *(["within a line"] if was_empty else []))
+        """The parts of a cache key that stand for the split."""
+        return self.fraction, self.every
 
     @property
     def description(self) -> str:
-        """What the validation part is, as printed: "every 10th document"."""
+        """What the validation part is, as printed: "one document of every 10, at random"."""
         if not self.fraction:
             return "nothing"
-        if not self.every:
-            return "the end of each document"
-        ending = "th" if 10 < self.every % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(self.every % 10, "th")
-        return f"every {self.every}{ending} document"
+        return f"one document of every {self.every:,}, at random" if self.every else "the end of each document"
 
     def apply(self, pieces: Iterable[Piece]) -> Iterator[tuple[Part, str]]:
         """The text of both parts piece by piece, with "<|endoftext|>" after every document and every part of one."""
         return self._by_end(pieces) if self.lengths else self._by_document(pieces)
 
     def _by_document(self, pieces: Iterable[Piece]) -> Iterator[tuple[Part, str]]:
-        index = 0
+        number = drawn = 0
         for piece, ends in pieces:
-            is_held_out = self.every and index % self.every == self.every - 1
+            if self.every and number % self.every == 0:
+                drawn = number + mix_seed(self.every, number) % self.every
+            is_held_out = self.every and number == drawn
             yield "validation" if is_held_out else "train", piece + END_OF_TEXT if ends else piece
-            index += ends
+            number += ends
 
     def _by_end(self, pieces: Iterable[Piece]) -> Iterator[tuple[Part, str]]:
         stream = iter(pieces)

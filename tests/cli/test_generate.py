@@ -15,7 +15,7 @@ import torch
 from builders import new_model
 
 from minigpt.cli.prompts import PromptFormat, read_prompts
-from minigpt.config import GPTConfig
+from minigpt.config import GPTConfig, ReadingConfig
 from minigpt.generation.engines import resolve
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
@@ -213,7 +213,7 @@ def test_prompts_are_split_at_line_ends_only_and_lose_a_byte_order_mark(tmp_path
     prompts = ["a\x0cb", "c\x85d", "e\u2028f", "g\x0bh\x1c"]
     text = "{}\r\n{}\r{}\n\n{}\n".format(*prompts)
     (tmp_path / "p.txt").write_text("\ufeff" + text, encoding="utf-8", newline="")
-    assert read_prompts(None, tmp_path / "p.txt", form) == ([text] if form == "whole" else prompts)
+    assert read_prompts(None, tmp_path / "p.txt", form, ReadingConfig()) == ([text] if form == "whole" else prompts)
 
 
 def test_json_has_each_tokens_log_probability_and_the_most_likely_tokens(run: Any) -> None:
@@ -557,7 +557,7 @@ def test_wrong_settings_are_reported_before_the_prompt_is_printed(run: Any, argu
 @pytest.mark.parametrize(
     ("script", "redirected", "expected"),
     [
-        ("print(ascii(input()))", "< latin1.txt", "'caf\\ufffd'\n"),
+        ("print(ascii(input()))", "< latin1.txt", "'caf\\udce9'\n"),
         ("import sys; print(sys.stdin.buffer.read())", "< latin1.txt", "b'caf\\xe9\\n'\n"),
         ("import sys; print(sys.stdin.buffer.read())", "<&-", "b''\n"),
     ],
@@ -573,8 +573,56 @@ def test_standard_input_may_have_another_encoding_or_be_closed(
     assert (done.stdout, done.stderr) == (expected, "")
 
 
-def test_a_prompt_that_is_not_utf8_names_the_byte(run: Any) -> None:
-    save_model("one")
-    result = run("generate", "--prompt-file", "-", stdin=b"caf\xe9 ")
-    assert result.exit_code == 1
-    assert "byte 0xe9 at offset 3" in result.stderr
+LATIN1 = "caf\xe9 noir".encode("latin-1")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="arguments are Unicode there")
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["generate", "caf\udce9", "-m", "fox"], "the prompt"),
+        (["inspect", "fox", "caf\udce9"], "the prompt"),
+        (["generate", "hi", "-m", "fox", "--stop", "caf\udce9"], "stop"),
+        (["generate", "hi", "-m", "fox", "--bad-words", "caf\udce9"], "bad_words"),
+        (["chat", "fox", "--system", "caf\udce9"], "--system"),
+        (["train", "fox.txt", "--sample-prompt", "caf\udce9"], "sample_prompt"),
+        (["export", "fox", "--to", "html", "--title", "caf\udce9"], "--title"),
+    ],
+)
+def test_a_text_on_the_command_line_that_is_not_utf8_is_refused(
+    run: Any, here: Path, arguments: list[str], what: str
+) -> None:
+    save_model("fox")
+    refused = run(*arguments)
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith(f"minigpt: {what} is not UTF-8: byte 3 is 0xe9; ")
+    if what == "the prompt":
+        file = "--file" if arguments[0] == "inspect" else "--prompt-file"
+        assert refused.stderr.endswith(f"put it into a file and give {file} FILE --encoding latin-1\n")
+
+
+@pytest.mark.parametrize("arguments", [["generate", "-m", "fox", "--prompt-file"], ["inspect", "fox", "--file"]])
+@pytest.mark.parametrize("source", ["prompt.txt", "-"])
+def test_a_file_of_prompts_is_read_as_a_text_is(run: Any, here: Path, arguments: list[str], source: str) -> None:
+    save_model("fox")
+    name = "standard input" if source == "-" else source
+
+    def read(content: bytes, *options: str) -> Any:
+        Path("prompt.txt").write_bytes(content)
+        return run(*arguments, source, "--json", *options, stdin=content)
+
+    def text_of(result: Any) -> str:
+        record = json.loads(result.stdout)
+        return record["prompt"] if "prompt" in record else bytes(record["ids"]).decode()
+
+    refused = read(LATIN1)
+    assert refused.exit_code == 1
+    advice = "it is probably Latin-1: read it with --encoding latin-1"
+    assert refused.stderr == f"minigpt: {name} is not UTF-8: byte 3 is 0xe9; {advice}\n"
+    assert text_of(read(LATIN1, "--encoding", "latin-1")) == "café noir"
+    assert text_of(read(LATIN1, "--encoding-errors", "replace")) == "caf\ufffd noir"
+    utf8 = read("café noir".encode(), "--encoding", "latin-1")
+    assert text_of(utf8) == "café noir"
+    assert f"read {name} as UTF-8, which it is, not as latin-1\n" in utf8.stderr
+    assert "contains zero bytes" in read(b"a\0b").stderr
+    assert text_of(read("café".encode("utf-16"), "--encoding", "utf-16")) == "café"

@@ -200,11 +200,15 @@ def test_save_writes_the_whole_text_and_a_missing_folder_is_one_line(
     assert "is not a file name (embedded null byte); give another" in errors
 
 
-def test_half_a_surrogate_pair_is_saved_as_a_question_mark(tmp_path: Path) -> None:
+def test_what_is_typed_in_another_encoding_is_refused_and_the_session_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     session = new_session()
-    session.turns = [("caf\udce9", "")]
-    session.save(str(tmp_path / "a.txt"))
-    assert (tmp_path / "a.txt").read_text() == "caf?"
+    session.run(iter(["caf\udce9", "/set stop caf\udce9", "Once"]))
+    assert [typed for typed, _ in session.turns] == ["Once"]
+    errors = capsys.readouterr().err
+    assert "the text is not UTF-8: byte 3 is 0xe9; type it in UTF-8\n" in errors
+    assert "stop is not UTF-8: byte 3 is 0xe9; give it in UTF-8\n" in errors
 
 
 def test_a_save_that_fails_keeps_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -455,3 +455,23 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
     assert resumed.exit_code == 0, resumed.stderr
     steps = [line["step"] for line in folder.read_log() if "loss" in line]
     assert steps == list(range(1, stopped + 3))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["train"], ["train", "--prepare"], ["train", "--shards", "on"], ["evaluate", "fox"]]
+)
+def test_a_folder_with_a_text_in_another_encoding_is_the_error_of_the_text_everywhere(
+    run: Any, here: Path, tiny: list[str], arguments: list[str]
+) -> None:
+    if arguments[0] == "evaluate":
+        assert run("train", "fox.txt", *tiny, "--no-report").exit_code == 0
+    (here / "mixed").mkdir()
+    (here / "mixed" / "a.txt").write_text("Läuft über die Brücke. " * 99, encoding="utf-8")
+    (here / "mixed" / "b.txt").write_text("Läuft über die Brücke … " * 99, encoding="cp1252")
+    refused = run(*arguments, "mixed", *(tiny if arguments[0] == "train" else []))
+    assert refused.exit_code == 1
+    assert f"{Path('mixed', 'b.txt')} is not UTF-8: byte 1 is 0xe4; it is probably Windows-1252" in refused.stderr
+    read = run(*arguments, "mixed", *(tiny if arguments[0] == "train" else []), "--encoding", "windows-1252")
+    assert read.exit_code == 0, read.stderr
+    note = f"read a file that is UTF-8 as that, not as windows-1252: {Path('mixed', 'a.txt')}; read as windows-1252: "
+    assert note in " ".join(read.stderr.split())

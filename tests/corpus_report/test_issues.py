@@ -95,7 +95,7 @@ def test_good_text_in_any_language_has_no_issue(tmp_path: Path, text: str) -> No
     ("encoding", "content", "line", "example"),
     [
         ("cp1252", b"one\ncaf\xe9 \x81 noir\n", 2, "café \\x81 noir"),
-        ("ascii", b"one\ntwo\nthree caf\xc3\xa9\n", 3, "three caf\\xc3\\xa9"),  # both bytes together are UTF-8
+        ("ascii", b"one\ntwo\nthree caf\xff\xc3\xa9\n", 3, "three caf\\xff\\xc3\\xa9"),  # two together are UTF-8
         ("utf-16-le", "one\ntwo".encode("utf-16-le") + b"\0\xd8!", 2, "two\\x00\\xd8\\x21"),
         ("utf-16-le", "one\ntwo".encode("utf-16-le") + b"!", 2, "two\\x21"),
     ],

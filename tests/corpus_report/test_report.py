@@ -16,6 +16,10 @@ from minigpt.corpus_report.report import Report
 from minigpt.data.sources import scan
 from minigpt.errors import DataError
 
+SENTENCES = {
+    "en": "It was the best of times, it was the worst of times, and there were those who had not been there. ",
+    "de": "Der Mann ist nicht mit dem Hund auf den Berg gegangen, aber auch nicht nach Hause, und das war es. ",
+}
 WORDS = [f"{a}{b}{c}{d}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst" for d in "aeo"]
 CHEAP = ("bytes", "chars")
 
@@ -192,7 +196,7 @@ def test_a_large_text_is_sampled_and_the_report_has_the_sizes(tmp_path: Path, mo
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f'{{"text": "{document}"}}\n' for document in documents))
     report = build_report(scan(path, encoding_errors="replace"), tokenizers=CHEAP)
-    assert report.held_out == "every 10th document"
+    assert report.held_out == "one document of every 10, at random"
     assert 4000 < report.repeat_bytes <= 5000
     assert 1000 < report.validation_sample_bytes <= 1700 < report.validation_bytes
     assert max(baseline.train_bytes for baseline in report.baselines) <= 4200
@@ -249,3 +253,33 @@ def test_a_text_that_changes_while_it_is_read_is_an_error(tmp_path: Path, monkey
     monkeypatch.setattr(build_report_module, "find_examples", after_a_change)
     with pytest.raises(DataError, match=r"book\.txt or another file changed while it was read; run the command again$"):
         build_report(scan(path), tokenizers=CHEAP)
+
+
+def test_a_held_out_part_in_another_language_is_a_finding(tmp_path: Path) -> None:
+    path = tmp_path / "both.txt"
+    path.write_text(f"{SENTENCES['en'] * 200}\n{SENTENCES['de'] * 200}", encoding="utf-8")
+    finding = next(each for each in report_of(path).findings() if "kind" in each.what)
+    assert finding.what.startswith(
+        "the held-out text is of another kind than the training text: 100% in de (training text: 4"
+    )
+    assert "the validation loss says little about the rest" in finding.advice
+
+
+def test_a_held_out_part_of_other_characters_is_a_finding(tmp_path: Path) -> None:
+    path = tmp_path / "figures.txt"
+    path.write_text(f"{SENTENCES['en'] * 300}\n" + "1,234; 5,678\n" * 400)
+    (difference, *_) = (each for each in report_of(path).held_out_differences if "digits" in each)
+    assert difference == "62% digits (training text: 3%)"
+
+
+def test_documents_that_alternate_between_languages_are_held_out_of_both(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    rows = [json.dumps({"text": SENTENCES[("en", "de")[number % 2]]}) + "\n" for number in range(800)]
+    path.write_text("".join(rows))
+    report = report_of(path)
+    assert report.held_out_differences == ()
+    assert report.languages == pytest.approx({"en": 0.5, "de": 0.5}, abs=0.02)
+
+
+def report_of(path: Path) -> Report:
+    return build_report(scan(path, encoding_errors="replace"), tokenizers=CHEAP)

@@ -2,9 +2,11 @@
 
 import errno
 import json
+import re
 import shutil
 import sys
 import tracemalloc
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -149,15 +151,26 @@ def test_a_text_without_lines_is_cut_before_a_word(build):
     assert not train.endswith(" " + END)
 
 
-def test_every_tenth_of_many_documents_is_held_out(build):
-    corpus = build(END.join(f"document {number}" for number in range(40)))
-    assert corpus.held_out == "every 10th document"
-    assert texts_of(corpus)[1] == "".join(f"document {number}{END}" for number in (9, 19, 29, 39))
+def held_out_numbers(corpus):
+    return [int(number) for number in re.findall(rf"(\d+){re.escape(END)}", texts_of(corpus)[1])]
 
 
-@pytest.mark.parametrize(("every", "ordinal"), [(2, "2nd"), (3, "3rd"), (11, "11th"), (21, "21st"), (112, "112th")])
-def test_the_description_of_the_split_has_the_right_ordinal(every, ordinal):
-    assert ValidationSplit(0.1, every, ()).description == f"every {ordinal} document"
+def test_of_many_documents_one_of_every_ten_is_held_out(build):
+    documents = [f"document {number}" for number in range(45)]
+    corpus = build(END.join(documents))
+    assert corpus.held_out == "one document of every 10, at random"
+    held_out = held_out_numbers(corpus)
+    assert [number // 10 for number in held_out][:4] == [0, 1, 2, 3]
+    assert held_out == held_out_numbers(build(END.join(documents[:44]) + END + "a 44"))  # of other words
+
+
+@pytest.mark.parametrize("period", [2, 3, 5, 10, 20])
+def test_documents_held_out_of_a_text_with_a_period_are_of_all_kinds(build, period):
+    numbers = held_out_numbers(build(END.join(f"document {number}" for number in range(2000))))
+    assert len(numbers) == 200
+    counts = Counter(number % period for number in numbers)
+    assert len(counts) == period
+    assert all(0.3 < counts[kind] / (200 / period) < 2 for kind in range(period))
 
 
 def test_a_small_fraction_of_many_documents_takes_their_ends_instead_of_a_single_document(build):
@@ -168,8 +181,8 @@ def test_a_small_fraction_of_many_documents_takes_their_ends_instead_of_a_single
 
 def test_of_very_many_documents_whole_ones_are_held_out_even_for_a_tiny_fraction(build, monkeypatch):
     corpus = build(END.join(f"document {number}" for number in range(5000)), validation_fraction=1e-6)
-    assert corpus.held_out == "every 2500th document"
-    assert texts_of(corpus)[1] == f"document 2499{END}document 4999{END}"
+    assert corpus.held_out == "one document of every 2,500, at random"
+    assert [number // 2500 for number in held_out_numbers(corpus)] == [0, 1]
 
 
 def test_a_tenth_is_held_out_but_at_most_two_megabytes(tmp_path):

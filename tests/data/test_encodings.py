@@ -110,3 +110,36 @@ def test_a_wrong_name_is_refused_with_a_suggestion(name: str, hint: str) -> None
         ReadingConfig(encoding=name)
     assert hint in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "shift_jis"])
+@pytest.mark.parametrize("named", ["a folder", "a glob", "files"])
+def test_files_that_are_utf8_stay_utf8_and_are_named(tmp_path: Path, encoding: str, named: str) -> None:
+    texts = {"bom.txt": "Häuser\n", "good.txt": "Läuft\n", "other.txt": "Grüße\n", "rows.jsonl": '"Öl"\n'}
+    texts |= {"other.txt": "こんにちは\n"} if encoding == "shift_jis" else {}
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(text.encode(encoding if name == "other.txt" else "utf-8"))
+    (tmp_path / "bom.txt").write_bytes(codecs.BOM_UTF8 + texts["bom.txt"].encode())
+    (tmp_path / "rows.jsonl").write_text('{"text": "Öl"}\n', encoding="utf-8")
+    paths = [str(tmp_path / name) for name in texts]
+    sources = {"a folder": [str(tmp_path)], "a glob": [str(tmp_path / "*")], "files": paths}[named]
+    found = scan(sources, encoding=encoding)
+    assert "".join(piece for piece, _ in found.pieces()) == f"Häuser\nLäuft\n{texts['other.txt']}Öl"
+    bom, good, other, _ = paths
+    utf8 = f"read 3 files that are UTF-8 as that, not as {encoding}: {bom}, {good}, {paths[3]}"
+    assert found.notes == (f"{utf8}; read as {encoding}: {other}",)
+
+
+def test_plain_ascii_is_read_in_the_encoding_without_a_note(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("plain")
+    (tmp_path / "b.txt").write_text("Übung", encoding="cp1252")
+    assert scan(tmp_path, encoding="cp1252").notes == ()
+    assert scan(tmp_path / "a.txt", encoding="utf-16").notes != ()  # it would be other characters in UTF-16
+    assert text_of(tmp_path / "a.txt", encoding="utf-16") == "plain"
+
+
+def test_text_with_zero_bytes_and_a_text_that_is_no_utf8_at_its_end_are_not_taken_for_utf8(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("aé".encode("utf-16-le"))
+    assert text_of(tmp_path / "a.txt", encoding="utf-16-le") == "aé"
+    (tmp_path / "a.txt").write_bytes("für Ã".encode("cp1252"))
+    assert text_of(tmp_path / "a.txt", encoding="cp1252") == "für Ã"

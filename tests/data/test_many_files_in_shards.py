@@ -147,14 +147,18 @@ def test_documents_of_several_shards_are_held_out_if_the_first_has_too_few(tmp_p
     assert again.sources == corpus.sources
 
 
-def test_a_first_shard_with_enough_documents_is_the_only_one_that_is_read(tmp_path: Path) -> None:
+def test_documents_are_held_out_of_several_shards_since_one_may_be_of_one_kind(tmp_path: Path) -> None:
     file = write_files(tmp_path, 100)[0]
-    file.path.write_text(END.join(f"{number} a few words" * 8 for number in range(2000)))
-    corpus = build(tmp_path / "cache", [file], validation_fraction=0.002)
-    first = next(corpus.mixture.stores[0].shards())
-    assert first is not None
-    assert len(documents_of(corpus.validation)) + len(documents_of(corpus.train)) == first.documents
-    assert [list(each) for each in corpus.held_out_documents] == [[first.name]]
+    kinds = ["a few words", "ein paar Worte"]
+    file.path.write_text(END.join(f"{number} {kinds[number // 3000]}" * 8 for number in range(6000)))
+    corpus = build(tmp_path / "cache", [file], validation_fraction=0.008)
+    shards = [shard for shard in corpus.mixture.stores[0].shards() if shard is not None]
+    assert len(shards) > 4
+    assert set(corpus.held_out_documents[0]) == {shard.name for shard in shards[:8]}
+    for part in (corpus.validation, corpus.train):
+        documents = documents_of(part)
+        assert 0.1 < sum("Worte" in document for document in documents) / len(documents) < 0.9
+    assert corpus.train_bytes == pytest.approx(corpus.mixture.stores[0].shard_bytes, rel=0.3)
 
 
 def test_more_documents_may_be_held_out_than_one_json_text_has_values(

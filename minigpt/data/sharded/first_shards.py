@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from decimal import ROUND_DOWN, Context
 from itertools import islice
@@ -69,7 +70,7 @@ def _kept_size(store: Store, shard: Shard, mask: npt.NDArray[np.bool_], tokenize
 
 
 class HeldOut(NamedTuple):
-    """The documents held out of each text's shards by name, their tokens, and the other tokens of the same shards."""
+    """The documents held out of each text's shards by name, their tokens, and those of others of the same shards."""
 
     held_out_documents: list[dict[str, list[int]]]
     validation: npt.NDArray[Any]
@@ -86,9 +87,10 @@ class _Read(NamedTuple):
 
 
 def hold_out(mixture: Mixture, tokenizer: Tokenizer, text_bytes: int, fraction: float | None) -> HeldOut:
-    """Chooses random documents of the first shards of each text, in proportion to the weights.
+    """Chooses random documents of the first FIRST shards of each text, in proportion to the weights.
 
-    Of a text whose first shard has enough of them, only this is read, else up to the first FIRST.
+    A shard is a part of one file or of several that follow one another, so it may be all of one kind. Of a text's other
+    documents about one full shard is kept, as much of each.
 
     Raises: ConfigError for a fraction that would need more than half of these shards.
     """
@@ -109,11 +111,14 @@ def hold_out(mixture: Mixture, tokenizer: Tokenizer, text_bytes: int, fraction: 
     train: list[npt.NDArray[Any]] = [np.empty(0, dtype)]
     for number, (store, shards, share) in enumerate(zip(mixture.stores, known, shares, strict=True)):
         chosen = {}
+        sampled = min(1.0, store.shard_bytes / max(1, sum(shard.text_bytes for shard, _ in shards)))
         for each, is_chosen in _choose_documents(store, shards, wanted * share, tokenizer, number):
             if is_chosen.any():
                 chosen[each.shard.name] = np.flatnonzero(is_chosen).tolist()
             validation.append(each.tokens[np.repeat(is_chosen, each.lengths)])
-            train.append(each.tokens[np.repeat(each.mask & ~is_chosen, each.lengths)])
+            others = each.mask & ~is_chosen
+            others &= others.cumsum() <= math.ceil(sampled * others.sum())
+            train.append(each.tokens[np.repeat(others, each.lengths)])
         held_out_documents.append(chosen)
     return HeldOut(held_out_documents, np.concatenate(validation), np.concatenate(train))
 
@@ -126,20 +131,15 @@ def _rounded_down(value: float) -> str:
 def _choose_documents(
     store: Store, shards: Sequence[tuple[Shard, npt.NDArray[np.bool_]]], wanted: float, tokenizer: Tokenizer, seed: int
 ) -> Iterator[tuple[_Read, npt.NDArray[np.bool_]]]:
-    """The shards that are read, and which of their documents are chosen.
-
-    They are as many as it takes to choose documents of so many bytes, and to have half as much text as a full shard.
-    """
+    """The shards, and which of their documents are chosen, of so many bytes in all."""
     read: list[_Read] = []
     for shard, kept in shards:
         tokens = store.read_tokens(shard, tokenizer.vocab_size)
         lengths = np.diff(document_ends(tokens, tokenizer.end_of_text), prepend=0)
         read.append(_Read(shard, tokens, kept, lengths))
-        mask = np.concatenate([each.mask for each in read])
-        sizes = np.concatenate([each.lengths * (each.shard.text_bytes / max(1, each.lengths.sum())) for each in read])
-        is_chosen = _choose(mask, sizes, wanted, seed)
-        if sizes[is_chosen].sum() >= wanted and sizes[mask].sum() >= store.shard_bytes / 2:
-            break
+    mask = np.concatenate([each.mask for each in read])
+    sizes = np.concatenate([each.lengths * (each.shard.text_bytes / max(1, each.lengths.sum())) for each in read])
+    is_chosen = _choose(mask, sizes, wanted, seed)
     return zip(read, np.split(is_chosen, np.cumsum([len(each.mask) for each in read])[:-1]), strict=True)
 
 

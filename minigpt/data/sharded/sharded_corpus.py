@@ -33,7 +33,7 @@ from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-SHARDED = 3  # the format of corpus.json; increase it when what is held out changes
+SHARDED = 4  # the format of corpus.json; increase it when what is held out changes
 HELD_OUT = "documents of the first shards"
 
 
@@ -112,6 +112,7 @@ class ShardedCorpus(Corpus):
             hashes = record.pop("token_hashes")
             held_out_documents = tuple(map(_numbers, record.pop("held_out_documents")))
             mixture = Mixture.load(folder)
+            record["source_hash"] = hashlib.sha256((folder / "mixture.json").read_bytes()).hexdigest()
             if len(held_out_documents) != len(mixture.stores):
                 raise ValueError("another number of texts")
             return cls(
@@ -258,7 +259,6 @@ def _describe(
             "held_out": HELD_OUT if len(chosen.validation) else "nothing",
             "validation_fraction": validation_fraction or 0.0,
             "skipped": list(skipped),
-            "source_hash": fingerprint,
             "fingerprint": fingerprint,
             "held_out_documents": [  # a string for each shard: there may be more numbers than JSON may have values
                 {name: " ".join(map(str, numbers)) for name, numbers in of_text.items()}

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import Piece, Scan, scan
 from minigpt.data.split import ValidationSplit
@@ -41,14 +42,14 @@ class TrainingText:
 def read_text(
     sources: Sequence[str],
     tokenizer: Tokenizer,
+    reading: ReadingConfig,
     progress: Callable[[int, int], None] | None = None,
-    encoding: str = "utf-8",
 ) -> TrainingText:
     """Reads the given sources as the training text, without a validation part.
 
     Raises: DataError for sources that cannot be read.
     """
-    found = scan(list(sources), encoding=encoding)
+    found = scan(list(sources), encoding=reading.encoding, encoding_errors=reading.encoding_errors)
     corpus = Corpus.build(found, tokenizer, validation_fraction=0, progress=progress)
     return TrainingText(corpus, document_origins(found, 0), tuple(found.notes))
 
