@@ -31,7 +31,11 @@ _UNITS = {  # of the settings
     "patience": "evaluation",
     "spike_threshold": "standard deviation",
 }
-_ENDS = {"length": "at its full length", "early stop": "early: the validation loss no longer improved"}
+_ENDS = {
+    "length": "at its full length",
+    "early stop": "early: the validation loss no longer improved",
+    "diverged": "early: training diverged",
+}
 
 
 def info(

@@ -16,7 +16,7 @@ from minigpt.cli.signals import exiting_on_stops, ignoring_sigusr1, signals_as_r
 from minigpt.cli.train_end import discard_run, print_how_to_resume, print_next_steps, print_result
 from minigpt.cli.watch import Watch
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
-from minigpt.errors import CheckpointError, ConfigError
+from minigpt.errors import CheckpointError, ConfigError, TrainingError
 from minigpt.reports import REPORT, WATCH_PORT
 from minigpt.run_options import RunOptions
 
@@ -245,7 +245,7 @@ def _train(
     from minigpt.training.events import Finished
 
     control, finished = Control(), None
-    unsaved: CheckpointError | None = None
+    late_error: CheckpointError | TrainingError | None = None
     display: TrainingDisplay | None = None
     with ExitStack() as stack:
         shown = stack.enter_context(ExitStack())
@@ -281,10 +281,10 @@ def _train(
                 if not isinstance(event, SpeedChange):
                     log_event(event.finished if isinstance(event, TeacherTrained) else event)
                 finished = event if isinstance(event, Finished) else None
-        except CheckpointError as error:  # the end could not be saved
+        except (CheckpointError, TrainingError) as error:  # the end could not be saved, or the run has diverged
             if finished is None:
                 raise
-            unsaved = error
+            late_error = error
     assert display is not None
     if finished is None:
         print_how_to_resume(job, checkpoints)
@@ -296,6 +296,6 @@ def _train(
             note(text)
         if page is not None:
             page.finish()
-        if unsaved is not None:
-            raise unsaved
+        if late_error is not None:
+            raise late_error
     print_next_steps(job, checkpoints)

@@ -24,7 +24,7 @@ from minigpt.training.events import Evaluation, Event, Notice, Sample
 from minigpt.training.memorization import MemorizationMonitor
 from minigpt.training.memory import is_out_of_memory
 from minigpt.training.progress import Progress
-from minigpt.training.spike_detection import DivergedError
+from minigpt.training.spike_detection import DivergedError, SpikeDetector
 
 _SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
 MAX_FINAL_FRACTION = 0.1  # of a budget in minutes, for the last evaluation
@@ -172,14 +172,18 @@ class PeriodicEvaluation:
         checkpointer: Checkpointer,
         budget: Budget,
         clock: Clock,
+        spike_detector: SpikeDetector,
     ) -> None:
+        self.spike_detector = spike_detector
         self.evaluator, self.memorization, self.checkpointer = evaluator, memorization, checkpointer
         self.budget, self.clock = budget, clock
+        self.last_loss: float | None = None  # of the last evaluation in this process
 
     def evaluate(self, progress: Progress) -> Iterator[Event]:
         """Evaluates if it is due, and saves the best weights; without a validation text, the latest ones.
 
-        Raises: DivergedError if the loss or the weights are NaN or infinite.
+        Raises: DivergedError if the loss or the weights are NaN or infinite, or if the loss is far above a uniform
+        guess.
         """
         if not self.budget.evaluation_is_due(progress) or progress.evaluation.step == progress.step:
             return
@@ -188,7 +192,9 @@ class PeriodicEvaluation:
         result = self.evaluator.evaluate()
         self.clock.synchronize(progress)
         evaluated = progress.seconds - started
-        loss = result.loss if result else None
+        loss = self.last_loss = result.loss if result else None
+        if loss is not None:
+            self.spike_detector.check_validation_loss(loss, progress.best.loss)
         is_best = progress.would_be_best(loss)
         saved = self.checkpointer.save_best(progress, loss) if is_best else None
         if saved is None and self.checkpointer.is_saving:

@@ -123,12 +123,48 @@ def test_a_run_stopped_at_its_last_step_is_measured_when_it_is_resumed(run: Any,
 
 def test_an_early_stop_says_how_to_continue(run: Any, here: Path, tiny: list[str]) -> None:
     wrecked = [*tiny, "--steps", "60", "--eval-every", "1", "--learning-rate", "5", "--patience", "2"]
+    wrecked += ["--spike-threshold", "0"]
     first = run("train", "fox.txt", *wrecked)
     assert "stopped early" in first.stdout
     refused = run("train", "fox.txt", *wrecked, "--resume")
     assert refused.exit_code == 1
     assert "continue with --patience 0" in refused.stderr
     assert run("train", "fox.txt", *wrecked, "--resume", "--patience", "0").exit_code == 0
+
+
+def test_a_diverged_run_ends_with_an_error_that_names_the_usual_learning_rate(
+    run: Any, here: Path, tiny: list[str]
+) -> None:
+    result = run("train", "fox.txt", *tiny, "--steps", "60", "--learning-rate", "50", "--optimizer", "muon")
+    assert result.exit_code == 1
+    assert result.stderr.endswith("the learning rate is too high: 50; runs of this size use 0.008\n")
+    assert "more text" not in result.stderr
+    assert "(diverged)" in run("list").stdout
+    assert "training diverged" in run("info", "fox").stdout
+    assert "Training diverged" in (here / "checkpoints/fox/README.md").read_text()
+    run("report", "fox")
+    assert "diverged after" in (here / "checkpoints/fox/report.html").read_text()
+    again = run("train", "--resume", "--learning-rate", "0.008", "--allow-change")
+    assert again.exit_code == 0, again.stderr
+
+
+def test_given_settings_are_named_where_a_run_diverges_at_the_usual_learning_rate(run: Any, tiny: list[str]) -> None:
+    result = run(
+        "train",
+        "fox.txt",
+        *tiny,
+        "--steps",
+        "60",
+        "--learning-rate",
+        "0.02",
+        "--optimizer",
+        "muon",
+        "--weight-decay",
+        "1e4",
+    )
+    assert result.exit_code == 1
+    assert "--weight-decay 10000" in result.stderr.splitlines()[-1]
+    assert result.stderr.endswith("may be why; omit them\n")
 
 
 def test_a_run_that_cooled_down_early_says_so_and_how_to_continue(run: Any, tiny: list[str]) -> None:
