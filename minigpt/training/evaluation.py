@@ -33,6 +33,8 @@ MAX_FINAL_FRACTION = 0.1  # of a budget in minutes, for the last evaluation
 class Evaluator:
     """Measures the validation text, if there is one, and generates samples, always in the same way.
 
+    `measures` says whether there is one, of more than one token that stands for text.
+
     On a CPU it evaluates in float32 whatever dtype the run trains in, so that the figures are those of the saved
     weights, as `minigpt evaluate` gives them; elsewhere in the run's dtype. `seconds_per_token` is the mean speed of
     the evaluations so far, per token read. With `loss_on`, only the tokens of that role's turns are scored, about
@@ -52,6 +54,8 @@ class Evaluator:
         self.model, self.corpus, self.config, self.world, self.whole_text = model, corpus, config, world, whole_text
         self.dtype = torch.float32 if world.device(config.device).type == "cpu" else dtype
         self.scored = corpus.scored(config.loss_on)
+        lengths, validation = corpus.tokenizer.token_lengths, corpus.validation
+        self.measures = bool(len(validation) > 1 and lengths[validation[1:]].any())
         self.scored_fraction = 1.0 if self.scored is None or not len(self.scored) else float(self.scored.mean())
         self._seconds, self._tokens = 0.0, 0
         self._assumed = 0.0  # seconds per token, until an evaluation is measured
@@ -119,7 +123,7 @@ class Evaluator:
                 raise DivergedError(f"no sample could be drawn: {error}") from error
 
     def _evaluate(self, max_tokens: int | None) -> EvaluationResult | None:
-        if len(self.corpus.validation) < 2:
+        if not self.measures:
             return None
         with self._inference():
             return evaluate(

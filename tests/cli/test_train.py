@@ -132,6 +132,19 @@ def test_an_early_stop_says_how_to_continue(run: Any, here: Path, tiny: list[str
     assert run("train", "fox.txt", *wrecked, "--resume", "--patience", "0").exit_code == 0
 
 
+def test_a_held_out_text_without_a_token_to_score_is_not_measured(run: Any, here: Path, tiny: list[str]) -> None:
+    (here / "short.txt").write_text("hello world")
+    result = run("train", "short.txt", *tiny, "--batch-size", "1")
+    assert result.exit_code == 0, result.stderr
+    assert "nan" not in result.stdout + result.stderr
+    assert "bits per byte" not in result.stdout
+
+
+def test_a_held_out_text_that_is_a_copy_is_noted_before_training(run: Any, here: Path, tiny: list[str]) -> None:
+    result = run("train", "fox.txt", *tiny)
+    assert "about 100% of the held-out text also occurs in the training text" in " ".join(result.stderr.split())
+
+
 def test_a_diverged_run_ends_with_an_error_that_names_the_usual_learning_rate(
     run: Any, here: Path, tiny: list[str]
 ) -> None:
