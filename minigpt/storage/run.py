@@ -251,10 +251,11 @@ class Run:
     def best_figures(self) -> tuple[int, float] | None:
         """The step of the weights at the top of the folder and their validation loss; None if none was measured.
 
-        Raises: CheckpointError if the weights cannot be read.
+        Raises: CheckpointError if the weights cannot be read, or if a checksum is wrong.
         """
         path = self.weights_path
         with TensorFile(path) as file:
+            file.verify()
             loss, step = file.metadata.get("validation_loss"), file.metadata.get("step")
         if loss is None:
             return None
