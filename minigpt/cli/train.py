@@ -16,7 +16,7 @@ from minigpt.cli.signals import exiting_on_stops, ignoring_sigusr1, signals_as_r
 from minigpt.cli.train_end import discard_run, print_how_to_resume, print_next_steps, print_result
 from minigpt.cli.watch import Watch
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
-from minigpt.errors import CheckpointError, ConfigError, TrainingError
+from minigpt.errors import CheckpointError, ConfigError, RunFinishedError, TrainingError
 from minigpt.reports import REPORT, WATCH_PORT
 from minigpt.run_options import RunOptions
 
@@ -167,17 +167,22 @@ def train(
             stack.enter_context(exiting_on_stops())
         page = stack.enter_context(Watch(watch_port)) if watch or watch_port is not None else None
         out = console()
-        with PreparationDisplay(out) as display:
-            job = display.follow(
-                prepare(
-                    request,
-                    resume=resume,
-                    restarted=not resume and continues(world, resume=False),
-                    processes=world.size,
-                    local_processes=world.local_size,
-                    progress=display.progress,
+        try:
+            with PreparationDisplay(out) as display:
+                job = display.follow(
+                    prepare(
+                        request,
+                        resume=resume,
+                        restarted=not resume and continues(world, resume=False),
+                        processes=world.size,
+                        local_processes=world.local_size,
+                        progress=display.progress,
+                    )
                 )
-            )
+        except RunFinishedError as finished:  # success, so that `until minigpt train --resume; do :; done` ends
+            note(str(finished))
+            share_job(world, None)
+            return
         share_job(world, job)
         _train(job, checkpoints, out, world, log or [], page, report=not no_report)
 

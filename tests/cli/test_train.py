@@ -84,9 +84,11 @@ def test_an_existing_run_is_never_overwritten(run: Any, here: Path, tiny: list[s
 def test_a_finished_run_says_how_to_continue_and_continues_when_asked(run: Any, here: Path, tiny: list[str]) -> None:
     run("train", "fox.txt", *tiny)
     done = run("train", "fox.txt", "--resume")
-    assert done.exit_code == 1
+    assert done.exit_code == 0
     assert "is finished (6 steps" in done.stderr
-    assert run("train", "fox.txt", *tiny, "--resume").exit_code == 1
+    assert run("train", "fox.txt", *tiny, "--resume").exit_code == 0
+    changed = run("train", "fox.txt", "--resume", "--batch-size", "2", "--allow-change")
+    assert (changed.exit_code, "is finished (6 steps" in changed.stderr) == (1, True)
     assert "longer --steps" in done.stderr
     more = run("train", "--resume", "--steps", "9")  # the newest run, with its own text
     assert more.exit_code == 0, more.stderr
@@ -127,7 +129,7 @@ def test_an_early_stop_says_how_to_continue(run: Any, here: Path, tiny: list[str
     first = run("train", "fox.txt", *wrecked)
     assert "stopped early" in first.stdout
     refused = run("train", "fox.txt", *wrecked, "--resume")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 0
     assert "continue with --patience 0" in refused.stderr
     assert run("train", "fox.txt", *wrecked, "--resume", "--patience", "0").exit_code == 0
 
@@ -187,7 +189,7 @@ def test_a_run_that_cooled_down_early_says_so_and_how_to_continue(run: Any, tiny
     assert "the learning rate starts to decay now" in first.stderr
     assert "stopped early" in first.stdout
     refused = run("train", "fox.txt", *wrecked, "--resume")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 0
     assert (
         "the validation loss no longer improved, so the learning rate fell to its end there; continue with --patience 0"
         in (refused.stderr)
