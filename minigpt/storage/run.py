@@ -188,6 +188,9 @@ class Run:
 
         Raises: CheckpointError if one cannot be written.
         """
+        if self._lock.is_held and not exists(self._lock.path):  # or another process could train here, too
+            self._lock.release()
+            self._lock.acquire()
         if all(exists(self.directory / name) for name in self._described) and self._described:
             return []
         with wrap_write_errors(self.directory), TemporaryDirectory() as temporary:

@@ -168,7 +168,12 @@ def test_files_deleted_inside_the_folder_are_written_again(corpus: Corpus, tmp_p
     for path in run.directory.rglob("*"):
         if path.is_file():
             path.unlink()
-    rest = list(events)
+    rest: list[Event] = []
+    for event in events:
+        rest.append(event)
+        if isinstance(event, Saved):
+            with pytest.raises(CheckpointError, match="by this process already"):
+                Run.open(run.directory).lock()
     assert isinstance(rest[-1], Finished)
     notices = [event.text for event in rest if isinstance(event, Notice)]
     assert any("were deleted, and are written again: config.json" in text for text in notices)
