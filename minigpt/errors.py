@@ -33,6 +33,10 @@ class ConfigError(MinigptError, ValueError):
     """A setting is out of bounds, or two settings cannot be combined."""
 
 
+class RunFinishedError(ConfigError):
+    """A run that is to be resumed has ended and has nothing left to do; the message says how it can continue."""
+
+
 class DataError(MinigptError, ValueError):
     """A corpus cannot be read or cannot be used for training."""
 

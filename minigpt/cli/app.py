@@ -5,6 +5,7 @@ import gc
 import importlib
 import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,7 @@ _COMMANDS = {  # name: module in minigpt.cli and function, in the order of --hel
 _MARKUP: Final = "markdown"
 _THREADS = "OMP_NUM_THREADS"  # environment variable of OpenMP; it may list a number for each level of parallel regions
 _UsageError: Any = typer.BadParameter.__base__  # the error for an unknown option, a missing argument, …
+_NO_MEMORY = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)  # of the dynamic linker
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # the disk is full or the terminal closed
 # Windows reports EINVAL, too: https://github.com/python/cpython/issues/79935
 _CLOSED_PIPE = {errno.EPIPE} | ({errno.EINVAL} if os.name == "nt" else set())
@@ -105,6 +107,9 @@ class _Commands(TyperGroup):
                 raise typer.Exit(0) from error
             if was_interrupted():  # an import that Ctrl-C cut short fails in many ways
                 raise _stopped() from error
+            if _lacks_memory(error):
+                note("minigpt: there is too little memory; raise the limit of this process (ulimit -v), or free some")
+                raise typer.Exit(1) from error
             raise
 
 
@@ -132,6 +137,15 @@ def _visible_usage_errors() -> Iterator[None]:
 
 def _null_device(mode: str) -> TextIO:
     return cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
+
+
+def _lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that it followed, is for lack of memory, also of memory to load a package."""
+    while error is not None:
+        if isinstance(error, MemoryError) or (isinstance(error, ImportError) and _NO_MEMORY.search(str(error))):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _is_closed_pipe(error: Exception) -> bool:
@@ -238,6 +252,9 @@ def main() -> NoReturn:
 
 
 def _report_unwritable(error: OSError) -> int:
-    note(f"minigpt: standard output could not be written ({reason_of(error)})")
+    note(
+        f"minigpt: standard output could not be written ({reason_of(error)}), so this output is lost; what was saved "
+        "is complete"
+    )
     _discard_stdout()
     return 1

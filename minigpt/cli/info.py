@@ -3,7 +3,9 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from minigpt.cli.options import CheckpointsOption, JsonOption, NewestModelArgument
 from minigpt.cli.render.model_facts import model_facts
@@ -31,11 +33,18 @@ _UNITS = {  # of the settings
     "patience": "evaluation",
     "spike_threshold": "standard deviation",
 }
-_ENDS = {"length": "at its full length", "early stop": "early: the validation loss no longer improved"}
+_ENDS = {
+    "length": "at its full length",
+    "early stop": "early: the validation loss no longer improved",
+    "diverged": "early: training diverged",
+}
 
 
 def info(
     model: NewestModelArgument = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="check the tensors of every .safetensors file against their checksums")
+    ] = False,
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
@@ -46,6 +55,8 @@ def info(
     - `minigpt info`
 
     - `minigpt info gpt2 --json`
+
+    - `minigpt info letters --verify`
     """
     from minigpt.cli.render.console import console, facts
     from minigpt.importers.open_model import describe_model, find_model
@@ -54,6 +65,7 @@ def info(
     from minigpt.storage.names import ADAPTER_WEIGHTS
 
     directory = find_model(model, checkpoints)
+    verified = _verified(directory) if verify else {}
     config, tokenizer, notes = describe_model(directory, checkpoints)
     for each in notes:
         note(f"note: {each}")
@@ -65,6 +77,7 @@ def info(
         record = {"directory": str(directory), "config": config.to_dict(), "parameters": config.n_parameters}
         record |= {"tokenizer": tokenizer.name, "weights_bytes": weights, "training": training or None}
         record |= {"adapter": _adapter(directory)} if adapted else {}
+        record |= {"verified": verified} if verify else {}
         write(json.dumps(record))
         return
     out = console(stderr=False)
@@ -76,6 +89,11 @@ def info(
         if adapter["replaced"]:
             rows["adapter"] += f"; it replaces the base's {', '.join(some_of(adapter['replaced']))}"
         rows["parameters"] += f" with the base model, {adapter['parameters']:,} of them the adapter's"
+    if verify:
+        intact = [f"{name}: {count(number, 'tensor')}" for name, number in verified.items() if number]
+        rows["intact"] = "; ".join(intact) or "not known: no file has checksums"
+        if unknown := [name for name, number in verified.items() if not number] if intact else []:
+            rows["intact"] += f"; without checksums: {', '.join(some_of(unknown))}"
     out.print(facts(_short_path(str(directory)), rows))
     if run is None:
         return
@@ -88,6 +106,21 @@ def info(
         if rows:
             out.print()
             out.print(facts(title, rows))
+
+
+def _verified(path: Path) -> dict[str, int]:
+    """The .safetensors files of a model, and how many of their tensors have a checksum.
+
+    Raises: CheckpointError for the first damaged file.
+    """
+    from minigpt.storage.tensors import TensorFile
+
+    found = {}
+    for file in sorted(path.rglob("*.safetensors")) if path.is_dir() else [path]:
+        if file.suffix == ".safetensors":
+            with TensorFile(file) as tensors:
+                found[str(file.relative_to(path)) if path.is_dir() else file.name] = tensors.verify()
+    return found
 
 
 def _adapter(directory: Path) -> dict[str, Any]:

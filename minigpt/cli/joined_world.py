@@ -140,10 +140,13 @@ def _is_running(launcher: int) -> bool:
     return os.getppid() == launcher
 
 
-def share_job(world: "World", job: "Job") -> None:
-    """Sends the main process's job to the others."""
+def share_job(world: "World", job: "Job | None") -> None:
+    """Sends the main process's job to the others; None if there is nothing to train."""
     from minigpt.jobs.job import SharedJob
 
+    if job is None:
+        world.broadcast_object(None)
+        return
     world.announce("run", str(job.run.directory))
     world.broadcast_object(SharedJob.of(job).to_dict())
 
@@ -159,7 +162,10 @@ def train_with_main(world: "World") -> None:
     from minigpt.training.loop import train
 
     with world.translate_errors():
-        job = SharedJob.from_dict(world.broadcast_object(None))
+        message = world.broadcast_object(None)
+    if message is None:
+        return
+    job = SharedJob.from_dict(message)
     try:
         corpus = open_corpus(job.corpus)
     except DataError as error:

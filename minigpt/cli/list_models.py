@@ -87,6 +87,8 @@ def _text(model: "ListedModel") -> str:
         remarks.append(f"from {plain_source(model.record.base)}")
     if model.record.result is None and not model.problems:
         remarks.append("not finished")
+    if model.record.result is not None and model.record.result.reason == "diverged":
+        remarks.append("diverged")
     return " ".join([*([named] if named else []), *([f"({', '.join(remarks)})"] if remarks else [])]) or "-"
 
 

@@ -15,7 +15,7 @@ from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import exiting_on_stops, ignoring_sigusr1, signals_as_requests
 from minigpt.cli.train_end import discard_run, print_how_to_resume, print_next_steps, print_result
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
-from minigpt.errors import CheckpointError, ConfigError
+from minigpt.errors import CheckpointError, ConfigError, RunFinishedError, TrainingError
 from minigpt.reports import REPORT
 from minigpt.run_options import RunOptions
 
@@ -158,17 +158,22 @@ def train(
         if world.size == 1:
             stack.enter_context(exiting_on_stops())
         out = console()
-        with PreparationDisplay(out) as display:
-            job = display.follow(
-                prepare(
-                    request,
-                    resume=resume,
-                    restarted=not resume and continues(world, resume=False),
-                    processes=world.size,
-                    local_processes=world.local_size,
-                    progress=display.progress,
+        try:
+            with PreparationDisplay(out) as display:
+                job = display.follow(
+                    prepare(
+                        request,
+                        resume=resume,
+                        restarted=not resume and continues(world, resume=False),
+                        processes=world.size,
+                        local_processes=world.local_size,
+                        progress=display.progress,
+                    )
                 )
-            )
+        except RunFinishedError as finished:  # success, so that `until minigpt train --resume; do :; done` ends
+            note(str(finished))
+            share_job(world, None)
+            return
         share_job(world, job)
         _train(job, checkpoints, out, world, log or [], watch=watch, report=not no_report)
 
@@ -236,7 +241,7 @@ def _train(
     from minigpt.training.events import Finished
 
     control, finished = Control(), None
-    unsaved: CheckpointError | None = None
+    late_error: CheckpointError | TrainingError | None = None
     display: TrainingDisplay | None = None
     with ExitStack() as stack:
         shown = stack.enter_context(ExitStack())
@@ -271,10 +276,10 @@ def _train(
                 if not isinstance(event, SpeedChange):
                     log_event(event.finished if isinstance(event, TeacherTrained) else event)
                 finished = event if isinstance(event, Finished) else None
-        except CheckpointError as error:  # the end could not be saved
+        except (CheckpointError, TrainingError) as error:  # the end could not be saved, or the run has diverged
             if finished is None:
                 raise
-            unsaved = error
+            late_error = error
     assert display is not None
     if finished is None:
         print_how_to_resume(job, checkpoints)
@@ -284,8 +289,8 @@ def _train(
     finally:  # even if standard output is closed
         for text in write_pages(job.run, report=report):
             note(text)
-        if unsaved is not None:
-            raise unsaved
+        if late_error is not None:
+            raise late_error
     print_next_steps(job, checkpoints)
 
 

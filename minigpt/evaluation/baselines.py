@@ -36,6 +36,7 @@ _XZ_MOST = 2**23  # bytes of training text; more takes a minute and a gigabyte
 _NGRAM_MOST = 2**25  # bytes of training text whose n-grams are counted
 _RUN_XZ_MOST, _RUN_NGRAM_MOST = 5 * 2**18, 2**22  # the same before a training run: about a second each
 _RUN_XZ_VALIDATION, _RUN_VALIDATION = 2**18, 2**22  # bytes of held-out text before a training run
+_WINDOW, _WINDOWS = 50, 200  # bytes of the windows of held-out text that are searched for in the training text
 _BLOCK = 2**16  # bytes of the blocks of a sample
 _MODEL_TOKENS, _MOST_TOKEN_BYTES = 2**15, 8  # tokens that another model is measured on; bytes enough for each
 
@@ -119,11 +120,21 @@ def cheap_baselines(corpus: Corpus) -> list[Baseline]:
     """
     if len(corpus.validation) < 2 or not corpus.validation_bytes:
         return []
-    train = _decoded_part(corpus.train, corpus.train_bytes, corpus.tokenizer, _RUN_NGRAM_MOST)
-    validation = _decoded_part(corpus.validation, corpus.validation_bytes, corpus.tokenizer, _RUN_VALIDATION)
+    train, validation = _decoded_parts(corpus)
     with ThreadPoolExecutor(1) as pool:
         xz = pool.submit(_xz, train.sampled(_RUN_XZ_MOST), validation.sampled(_RUN_XZ_VALIDATION))
         return [*_ngrams(train, validation, (1, 5)), _gzip(validation), xz.result()]
+
+
+def copied_share(corpus: Corpus) -> float:
+    """About how much of the held-out text also occurs in the training text, as the fraction of some windows of 50 bytes
+    that do; both texts are sampled like for `cheap_baselines`."""
+    if not corpus.validation_bytes:
+        return 0.0
+    train, validation = (part.text for part in _decoded_parts(corpus))
+    starts = range(0, len(validation) - _WINDOW + 1, max(1, len(validation) // _WINDOWS))
+    windows = [window for start in starts if BOUNDARY not in (window := validation[start : start + _WINDOW])]
+    return sum(window in train for window in windows) / len(windows) if windows else 0.0
 
 
 def model_baseline(
@@ -165,6 +176,14 @@ def beaten_since(log: Iterable[Mapping[str, Any]], baselines: Mapping[str, float
             else:
                 since.setdefault(label, record["step"])
     return since
+
+
+def _decoded_parts(corpus: Corpus) -> tuple[_TextPart, _TextPart]:
+    """The training part and the held-out part, sampled if they are long."""
+    return (
+        _decoded_part(corpus.train, corpus.train_bytes, corpus.tokenizer, _RUN_NGRAM_MOST),
+        _decoded_part(corpus.validation, corpus.validation_bytes, corpus.tokenizer, _RUN_VALIDATION),
+    )
 
 
 def _decoded_part(tokens: npt.NDArray[Any], size: int, tokenizer: Tokenizer, most: int) -> _TextPart:

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 from minigpt.config import TrainConfig
-from minigpt.errors import CheckpointError, ConfigError
+from minigpt.errors import CheckpointError, ConfigError, TrainingError
 from minigpt.jobs.events import Event
 from minigpt.jobs.find_run import find_run
 from minigpt.jobs.pages import keep_report, write_pages
@@ -112,7 +112,7 @@ def _fit(
         _refuse_devices(read_record(directory).training)
     job = yield from (start_run(planned, keeps_plan=True) if planned else prepare(request, resume=resume))
     finished: Finished | None = None
-    late_error: CheckpointError | KeyboardInterrupt | None = None
+    late_error: CheckpointError | TrainingError | KeyboardInterrupt | None = None
     control = control or Control()
     try:
         training: Generator[Event, None, None] = train_job(job, control=control)
@@ -124,7 +124,8 @@ def _fit(
                     finished = event
                 else:
                     yield event
-    except (CheckpointError, KeyboardInterrupt) as error:  # the end could not be saved, or Ctrl-C came too late
+    except (CheckpointError, TrainingError, KeyboardInterrupt) as error:
+        # The end could not be saved, the run has diverged, or Ctrl-C came too late.
         if finished is None:
             raise
         late_error = error

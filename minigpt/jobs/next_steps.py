@@ -1,14 +1,19 @@
-"""What a user can do after a run: whether it was still improving, and the commands that would make it better."""
+"""What a user can do after a run: whether it learned, whether it was still improving, and the commands that help."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
+
+import numpy as np
 
 from minigpt.config import ReadingConfig
 from minigpt.corpus_report.languages import language_shares
 from minigpt.data.source_files import path_from_here
 from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.jobs.find_run import LENGTH
 from minigpt.jobs.job import Job
+from minigpt.jobs.resume import last_state
+from minigpt.jobs.suspects import Suspects, find_suspects
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.expectation import ExpectedRange, continued_range
 from minigpt.planning.learning_curve import Trend, trend
@@ -24,6 +29,7 @@ _LANGUAGE_SAMPLE = 100_000  # tokens
 _MOST_DROPOUT = 0.5  # that is proposed
 _GPT2 = "gpt2"
 _LONG_COMMAND = 300  # characters of texts, from which on a command does not list them
+_FREQUENCY_SAMPLE = 1_000_000  # tokens of the validation text
 _OF_THE_TEXT = (
     *(field.name for field in fields(ReadingConfig)),
     "loss_on",
@@ -41,11 +47,14 @@ class NextStep:
 def next_steps(job: Job) -> list[NextStep]:
     """What helps next, most helpful first. Empty if nothing was measured or saved.
 
-    It compares evaluations of the log, and forecasts only where the experiments of the plan allow it.
+    It looks at where the loss is first, then compares evaluations of the log, and forecasts only where the experiments
+    of the plan allow it.
     """
     record = job.run.record
     if record.result is None or record.result.bits_per_byte is None or record.result.step is None:
         return []
+    if failed := list(_of_failure(job, record, record.result)):
+        return failed
     evaluations = [
         (line["step"], line["bits_per_byte"])
         for line in record.comparable_evaluations(job.run.read_log())
@@ -55,6 +64,52 @@ def next_steps(job: Job) -> list[NextStep]:
     if course is None:
         return []
     return [*_of_trend(job, record, record.result, course), *_of_text(job, record)]
+
+
+def _of_failure(job: Job, record: RunRecord, result: Result) -> Iterator[NextStep]:
+    """Names the settings to change after a run that was rolled back or learned nothing."""
+    state = last_state(job.run)
+    rollbacks = state.recovery.rollbacks if state is not None else 0
+    frequencies, loss = _token_frequency_loss(job), result.validation_loss
+    if rollbacks:
+        assert state is not None
+        what = (
+            f"training diverged {count(rollbacks, 'time')}, and ended with {state.recovery.learning_rate_factor:g} of "
+            "the learning rate"
+        )
+    elif frequencies is not None and loss is not None and loss >= frequencies:
+        what = (
+            f"the model has learned no more than how often each token occurs: its validation loss is {loss:.4g}, that "
+            f"of token frequencies {frequencies:.4g} nats per token"
+        )
+    else:
+        return
+    suspects = find_suspects(record, job.model.config, job.config, diverged=bool(rollbacks))
+    if suspects is None:
+        return
+    yield NextStep(f"{what}; {suspects.text}:", _without(record, suspects))
+
+
+def _without(record: RunRecord, suspects: Suspects) -> tuple[tuple[str, ...], ...]:
+    """The command of a new run with the length and the options of this one, without the suspects."""
+    texts, training = _shown_sources(record), record.training
+    if texts is None or training is None or record.asked is None:
+        return ()
+    options = _options(record, record.asked.given - LENGTH - set(suspects.names))
+    length = [(f"--{name}", f"{value:g}") for name in LENGTH if (value := getattr(training, name)) is not None]
+    return (("train", *texts, *options, *length[0]),)
+
+
+def _token_frequency_loss(job: Job) -> float | None:
+    """The loss of the validation text if each token is predicted by how often it occurs in the training text.
+
+    None if there is no validation text or the losses are of a part of it. Unit: nats per token.
+    """
+    validation = job.corpus.validation[1:_FREQUENCY_SAMPLE]
+    if job.config.loss_on != "all" or not len(validation):
+        return None
+    counts = job.corpus.token_counts(job.model.config.vocab_size).numpy() + 1  # (V,)
+    return float(np.log(counts.sum()) - np.log(counts)[validation].mean())
 
 
 def _of_trend(job: Job, record: RunRecord, result: Result, course: Trend) -> Iterator[NextStep]:
@@ -79,7 +134,10 @@ def _of_trend(job: Job, record: RunRecord, result: Result, course: Trend) -> Ite
     if texts is None:
         return
     base = ("--from", record.base) if record.base else ()
-    options = _text_options(record)
+    options = _options(record, _OF_THE_TEXT)
+    suspects = find_suspects(record, job.model.config, job.config, diverged=True)
+    if course.direction == "rising" and suspects is not None and suspects.names == ("learning_rate",):
+        yield NextStep(f"{suspects.text}:", _without(record, suspects))
     more = "MORE_TEXT=1" if "--mix" in options else "MORE_TEXT"
     yield NextStep("more text of the same kind helps most:", (("train", *texts, more, *options, *base),))
     if course.direction == "rising" and record.base is None and (dropout := _more_dropout(job)):
@@ -138,7 +196,7 @@ def _of_text(job: Job, record: RunRecord) -> Iterator[NextStep]:
     sample = job.corpus.tokenizer.decode(job.corpus.train[:_LANGUAGE_SAMPLE].tolist())
     if language_shares(sample.encode()).get("en", 0.0) < _MOSTLY:
         return
-    fine_tune = ("train", *texts, *_text_options(record), "--from", _GPT2, "--epochs", "3")
+    fine_tune = ("train", *texts, *_options(record, _OF_THE_TEXT), "--from", _GPT2, "--epochs", "3")
     is_here = (job.run.directory.parent / _GPT2).is_dir()
     yield NextStep(
         "the text is short and English: GPT-2, which has read 40 GB of English, can be fine-tuned on it (0.5 GB to "
@@ -155,11 +213,11 @@ def _shown_sources(record: RunRecord) -> tuple[str, ...] | None:
     return texts if sum(map(len, texts)) <= _LONG_COMMAND else ("TEXTS",)
 
 
-def _text_options(record: RunRecord) -> tuple[str, ...]:
-    """The options that say how the text is read and scored, as they were given."""
+def _options(record: RunRecord, names: Collection[str]) -> tuple[str, ...]:
+    """The options with these names, as they were given."""
     asked = {} if record.asked is None else record.asked.to_dict()
     options: list[str] = []
-    for name in _OF_THE_TEXT:
+    for name in filter(names.__contains__, asked):
         value, option = asked.get(name), "--" + name.replace("_", "-")
         if value is True:
             options.append(option)

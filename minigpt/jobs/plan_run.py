@@ -35,6 +35,7 @@ from minigpt.training.events import Notice
 # seconds.
 _LAST_MEASUREMENT, _LONGEST_MEASUREMENT = 1.0, 5.0
 _LAST_SHARE = 0.008  # of a budget in minutes
+_MUCH_COPIED = 0.05  # of the held-out text
 
 
 def plan_run(
@@ -59,7 +60,7 @@ def plan_run(
     corpus.check_loss_on(options.training.loss_on)
     began, others = time.perf_counter(), OtherPrograms()
     yield Activity("measuring the baselines on the held-out text")
-    measured = tuple(baselines.cheap_baselines(corpus))
+    measured, copied = tuple(baselines.cheap_baselines(corpus)), baselines.copied_share(corpus)
     yield Activity("measuring this machine")
     stats, memory = CorpusStats.of(corpus, measured), device.free_memory(target)
     if base is None:
@@ -108,7 +109,7 @@ def plan_run(
         base=base,
         device=target,
         baselines=measured,
-        notes=(*settings.notes, *_notes(request, settings.training, target, directory, others.cores())),
+        notes=(*settings.notes, *_notes(request, settings.training, target, directory, others.cores(), copied)),
         seconds=time.perf_counter() - began,
     )
     yield Planned(planned)
@@ -136,13 +137,18 @@ def _measured_settings(
 
 
 def _notes(
-    request: Request, training: TrainConfig, target: torch.device, directory: Path, others: float
+    request: Request, training: TrainConfig, target: torch.device, directory: Path, others: float, copied: float
 ) -> Iterator[str]:
-    """Sentences on a speed measured without torch.compile, without compiled C code or beside other programs, and on a
-    name already taken.
+    """Sentences on a held-out text that occurs in the training text, on a speed measured without torch.compile, without
+    compiled C code or beside other programs, and on a name already taken.
 
-    `others` is the number of cores that other programs used.
+    `others` is the number of cores that other programs used, `copied` the fraction of the held-out text.
     """
+    if copied >= _MUCH_COPIED:
+        yield (
+            f"about {copied:.0%} of the held-out text also occurs in the training text, so the validation loss will "
+            "look better than it is; --deduplicate drops documents that repeat another, and minigpt corpus shows where"
+        )
     if training.compiles(target.type, sharded=training.sharding == "on"):
         yield "the speed was measured without torch.compile, which may increase it"
     if target.type == "cpu" and (reason := why_unavailable()):

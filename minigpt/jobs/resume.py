@@ -11,7 +11,7 @@ from minigpt.data.corpus import Corpus
 from minigpt.data.open_corpus import open_corpus
 from minigpt.data.shards import ByteProgress
 from minigpt.device import resolve_device, resolve_dtype
-from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, quoted
+from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, RunFinishedError, quoted
 from minigpt.importers.open_model import load_base
 from minigpt.jobs.changes import asked_after, changes_in, describe, is_free, largest_dropout, refuse
 from minigpt.jobs.events import Event
@@ -166,7 +166,7 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
     changes = [replace(change, step=step) for change in changes]
     of_teacher = teacher_step(run)
     if state is not None:
-        _refuse_finished(run, state, budget)
+        _refuse_finished(run, state, budget, changes)
     if any(getattr(config, name) != getattr(begun.training, name) for name in LENGTH):
         _refuse_spent(run, state or _after_teacher(run), budget)
     if state is None and of_teacher is not None:
@@ -267,28 +267,36 @@ def _progress(path: Path, entries: dict[str, Any] | None) -> Progress | None:
     return None if entries is None else Progress.from_dict(entries, f"{path} is damaged: its progress")
 
 
-def _refuse_finished(run: Run, progress: Progress, budget: Budget) -> None:
-    """Raises ConfigError for a run that has ended and has nothing left to do; says how it can continue.
+def _refuse_finished(run: Run, progress: Progress, budget: Budget, changes: list[Change]) -> None:
+    """Raises RunFinishedError for a run that has ended and has nothing left to do; says how it can continue.
 
-    `progress` is that of the state from which it would continue.
+    `progress` is that of the state from which it would continue. It is an error if the user asked for `changes`, or if
+    the run has diverged.
     """
-    if run.record.result is None or progress != last_state(run):  # from before its cool-down there is a lot to do
+    result = run.record.result
+    if result is None or progress != last_state(run):  # from before its cool-down there is a lot to do
         return
-    if budget.is_spent(progress) and progress.budget.shortened_to is not None and budget.config.patience:
-        raise ConfigError(
-            f"{run.directory} stopped early at step {progress.step}: the validation loss no longer improved, so the "
-            "learning rate fell to its end there; continue with --patience 0"
+    if budget.is_spent(progress) and result.reason == "diverged":
+        how = f"diverged, with its state of step {progress.step}; start a new run with a lower --learning-rate"
+    elif budget.is_spent(progress) and progress.budget.shortened_to is not None and budget.config.patience:
+        how = (
+            f"stopped early at step {progress.step}: the validation loss no longer improved, so the learning rate fell "
+            "to its end there; continue with --patience 0"
         )
-    if budget.is_spent(progress):
-        raise ConfigError(
-            f"{run.directory} is finished ({progress.step} steps, {progress.seconds / 60:.1f} minutes); continue with "
-            "a longer --steps, --epochs or --minutes"
+    elif budget.is_spent(progress):
+        how = (
+            f"is finished ({progress.step} steps, {progress.seconds / 60:.1f} minutes); continue with a longer "
+            "--steps, --epochs or --minutes"
         )
-    if budget.has_stopped_improving(progress):
-        raise ConfigError(
-            f"{run.directory} stopped early at step {progress.step}, after "
-            f"{progress.evaluation.without_improvement} evaluations without improvement; continue with --patience 0"
+    elif budget.has_stopped_improving(progress):
+        how = (
+            f"stopped early at step {progress.step}, after {progress.evaluation.without_improvement} evaluations "
+            "without improvement; continue with --patience 0"
         )
+    else:
+        return
+    kind = ConfigError if changes or result.reason == "diverged" else RunFinishedError
+    raise kind(f"{run.directory} {how}")
 
 
 def _refuse_spent(run: Run, progress: Progress, budget: Budget) -> None:

@@ -11,6 +11,7 @@ from minigpt.jobs.events import SpeedChange, Started, TeacherTrained
 from minigpt.jobs.job import Job
 from minigpt.jobs.resume import resume_point, write_changes
 from minigpt.jobs.speed_monitor import SpeedMonitor
+from minigpt.jobs.suspects import find_suspects
 from minigpt.jobs.teacher import Teacher, keep_with, open_teacher
 from minigpt.storage.run import Run
 from minigpt.training import events, loop
@@ -19,6 +20,7 @@ from minigpt.training.clock import Control
 from minigpt.training.distributed import World
 from minigpt.training.events import Finished, Step
 from minigpt.training.progress import Progress
+from minigpt.training.spike_detection import RunDivergedError
 
 
 def train_job(
@@ -30,8 +32,14 @@ def train_job(
     Closing it stops the training and saves.
     Raises: what `minigpt.train()` raises.
     """
-    with job.corpus.tokenizing():
-        yield from _train(job, control, world)
+    try:
+        with job.corpus.tokenizing():
+            yield from _train(job, control, world)
+    except RunDivergedError as error:
+        suspects = find_suspects(job.run.record, job.model.config, job.config, diverged=True)
+        if suspects is None:
+            raise
+        raise RunDivergedError(error.observed, suspects.text) from error
 
 
 def _train(

@@ -65,6 +65,13 @@ def optimization_settings(
     return {name: value for name, value in chosen.items() if name not in given}
 
 
+def usual_learning_rate(model: GPTConfig, config: TrainConfig, *, fine_tuning: bool) -> float:
+    """The learning rate that is chosen for a run of this model with this optimizer, or with this adapter."""
+    if config.lora:
+        return float(_adapter_settings(model.n_embd, config)["learning_rate"])
+    return _learning_rate(model.n_embd, config.optimizer, fine_tuning=fine_tuning)
+
+
 def _learning_rate(width: int, optimizer: str, *, fine_tuning: bool) -> float:
     """The peak learning rate; wider models get a smaller one."""
     if fine_tuning:

@@ -74,7 +74,9 @@ def headline(record: RunRecord, evaluations: Sequence[Line], last_step: Line | N
     """The data of the headline. Without a result, the best evaluation so far and the last logged step count."""
     result, evaluations = record.result, record.comparable_evaluations(evaluations)
     measured = [line["bits_per_byte"] for line in evaluations if line.get("bits_per_byte") is not None]
-    bits = result.bits_per_byte if result is not None else min(measured, default=None)
+    bits = None if result is None else result.bits_per_byte
+    if result is None or result.reason == "diverged":
+        bits = min(measured, default=None)
     methods = compared_methods(record, evaluations)
     return {
         "bits": None if bits is None else round(bits, 4),

@@ -79,7 +79,7 @@ def state_text(result: Result | None, steps: Sequence[Line]) -> str:
         return (
             f"not finished: {count(steps[-1]['step'], 'step')} so far" if steps else "not finished: no step was logged"
         )
-    state = "stopped early" if result.reason == "early stop" else "finished"
+    state = {"early stop": "stopped early", "diverged": "diverged"}.get(result.reason or "", "finished")
     return state if result.step is None else f"{state} after {count(result.step, 'step')}"
 
 

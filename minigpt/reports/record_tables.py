@@ -60,6 +60,7 @@ _NAMES = {
     "cores": "processor cores",
     "forecast": "expected bits per byte",
 }
+_REASONS = {"length": "its length", "early stop": "early stopping", "diverged": "divergence"}
 _VALUES: Mapping[str, Callable[[Any], str]] = {
     "seconds": duration,
     "train_bytes": size,
@@ -68,7 +69,7 @@ _VALUES: Mapping[str, Callable[[Any], str]] = {
     "from": plain_source,
     "forecast": lambda bounds: " to ".join(f"{bound:.2f}" for bound in bounds),
     "started": lambda time: time[:16].replace("T", " "),
-    "reason": lambda reason: {"length": "its length", "early stop": "early stopping"}.get(reason, reason),
+    "reason": lambda reason: _REASONS.get(reason, reason),
 }
 _TABLES = {
     "Result": ("result",),

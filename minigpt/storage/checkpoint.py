@@ -118,14 +118,11 @@ def save_checkpoint(
         )
     entries = training.to_dict() if isinstance(training, RunRecord) else training
     with atomic_folder(directory, new=new, obsolete=_CONTRADICTING) as building:
-        write_config(building, model, tokenizer, dtype=dtype)
-        write_generation_config(building, tokenizer)
-        tokenizer.save(building)
         record = _run_record(entries, directory / TRAINING)
+        write_description(building, model, tokenizer, record, dtype=dtype)
         if lora_of(model) is None:
             save_weights(building, model, metadata, dtype=dtype, read=read)
         else:
-            write_adapter_config(building, model, record.adapter_base.name if record and record.adapter_base else None)
             save_trained_weights(building, model, record, metadata)
         if entries is not None:
             atomic_json(building / TRAINING, entries)
@@ -140,6 +137,21 @@ def save_checkpoint(
             )
             atomic_write(building / CARD, card.encode())
     return directory
+
+
+def write_description(
+    directory: Path, model: GPT, tokenizer: Tokenizer, record: RunRecord | None, *, dtype: torch.dtype | None = None
+) -> None:
+    """Writes what a checkpoint has beside its weights, its record and its card: the configs and the tokenizer's files.
+
+    Raises: CheckpointError if it cannot be written.
+    """
+    write_config(directory, model, tokenizer, dtype=dtype)
+    write_generation_config(directory, tokenizer)
+    tokenizer.save(directory)
+    if lora_of(model) is not None:
+        base = record.adapter_base if record else None
+        write_adapter_config(directory, model, base.name if base else None)
 
 
 def write_config(directory: str | Path, model: GPT, tokenizer: Tokenizer, *, dtype: torch.dtype | None = None) -> None:

@@ -48,7 +48,7 @@ def load_state(path: Path) -> LastState:
 
     Raises: CheckpointError if the file is missing or damaged.
     """
-    tensors = FileTensors(path)
+    tensors = FileTensors(path, _remedy(path))
     return LastState(tensors, _progress_in(tensors.metadata, path), path)
 
 
@@ -57,8 +57,13 @@ def load_progress(path: Path) -> dict[str, Any]:
 
     Raises: CheckpointError if the file is missing or damaged.
     """
-    with TensorFile(path) as file:
+    with TensorFile(path, _remedy(path)) as file:
         return _progress_in(file.metadata, path)
+
+
+def _remedy(path: Path) -> str:
+    """What to do about a damaged state of a run; `path` is in a folder of the run's."""
+    return f"copy it again, or start a new run from the best weights with --from {path.parent.parent.name}"
 
 
 def _progress_in(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def _training(record: RunRecord) -> Iterator[str]:
     yield "## Training"
     rows = []
     if result is not None:
-        stopped = ", stopped early" if result.reason == "early stop" else ""
+        stopped = {"early stop": ", stopped early", "diverged": ", diverged"}.get(result.reason or "", "")
         if result.step is not None:
             best = "" if result.best_step is None else f"; the weights are those of step {result.best_step:,}"
             rows.append(("steps", f"{result.step:,}{stopped}{best}"))
@@ -196,6 +196,9 @@ def _results(record: RunRecord, config: GPTConfig) -> Iterator[str]:
         yield "Training has not finished: the weights are the best so far."
         return
     loss, per_byte = result.validation_loss, result.bits_per_byte
+    if loss is None and result.reason == "diverged":
+        yield "Training diverged: the weights are the best before that."
+        return
     if loss is None:
         yield "There was no validation text, so nothing was measured."
         return

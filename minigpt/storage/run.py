@@ -18,6 +18,7 @@ or the new one.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import Tensor
@@ -35,6 +36,7 @@ from minigpt.storage.checkpoint import (
     read_config,
     save_checkpoint,
     save_trained_weights,
+    write_description,
 )
 from minigpt.storage.files import exists, json_bytes, read_json
 from minigpt.storage.folder import Content, Folder, wrap_write_errors
@@ -75,6 +77,7 @@ class Run:
         self.directory = directory
         self.record = record
         self.relocations = 0
+        self._described: tuple[str, ...] = ()  # the files that `restore_files` looks for, once it has listed them
         self._log = RunLog(self.log_path, self._open_folder)
         self._lock = RunLock(directory)
 
@@ -171,6 +174,37 @@ class Run:
         self.relocations += 1
         self._log.move(self.log_path)
 
+    @property
+    def has_state(self) -> bool:
+        """Whether there is a state to resume from."""
+        return self._has(self.last_path)
+
+    def has_weights(self, model: GPT) -> bool:
+        """Whether the best weights of this model, or of its adapter, are there."""
+        return exists(self.directory / (WEIGHTS if lora_of(model) is None else ADAPTER_WEIGHTS))
+
+    def restore_files(self, model: GPT, tokenizer: Tokenizer) -> list[str]:
+        """Writes the record, the configs and the tokenizer's files again where they were deleted; returns their names.
+
+        Raises: CheckpointError if one cannot be written.
+        """
+        if self._lock.is_held and not exists(self._lock.path):  # or another process could train here, too
+            self._lock.release()
+            self._lock.acquire()
+        if all(exists(self.directory / name) for name in self._described) and self._described:
+            return []
+        with wrap_write_errors(self.directory), TemporaryDirectory() as temporary:
+            write_description(Path(temporary), model, tokenizer, self.record)
+            content = {path.name: path.read_bytes() for path in sorted(Path(temporary).iterdir())}
+        self._described = (*content, TRAINING)
+        missing = [name for name in self._described if not exists(self.directory / name)]
+        for name in missing:
+            if name == TRAINING:
+                self.update()
+            else:
+                self._write_file(self.directory / name, content[name])
+        return missing
+
     def subfolder(self, name: str) -> Path:
         """The path of a folder for another program's files, which is created if it is missing.
 
@@ -251,10 +285,11 @@ class Run:
     def best_figures(self) -> tuple[int, float] | None:
         """The step of the weights at the top of the folder and their validation loss; None if none was measured.
 
-        Raises: CheckpointError if the weights cannot be read.
+        Raises: CheckpointError if the weights cannot be read, or if a checksum is wrong.
         """
         path = self.weights_path
         with TensorFile(path) as file:
+            file.verify()
             loss, step = file.metadata.get("validation_loss"), file.metadata.get("step")
         if loss is None:
             return None

@@ -1,9 +1,10 @@
-"""Writing safetensors files, and reading or memory-mapping their tensors one by one."""
+"""Writing safetensors files with a checksum of each tensor, and reading or memory-mapping their tensors one by one."""
 
 import json
 import mmap
 import os
 import weakref
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
@@ -31,6 +32,9 @@ _DTYPES = {
 }
 _MAX_HEADER = 16 << 20  # bytes; that of GPT-2 XL with its optimizer's state has 200 kB
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_CHECKSUMS = "crc32"  # key in the metadata: the CRC-32 of each tensor and of the rest of the header, as JSON
+_HEADER = "__header__"  # its key in the checksums
+_COPY_AGAIN = "copy or download it again"
 _MAPS_FILES = os.name != "nt"  # Windows does not replace a mapped file: a run could not save over its open model
 
 
@@ -53,29 +57,46 @@ def save_tensors(
 ) -> None:
     """Writes a safetensors file by `write_file`, by default atomically. Views and GPU tensors are copied one at a time.
 
-    `read` returns the full tensor of one that is sharded; it is called for each, `in_file_order`.
+    `read` returns the full tensor of one that is sharded; it is called for each, `in_file_order`. The checksums are
+    known only when all tensors are written, so the header is written again then.
     Raises: CheckpointError, as `atomic_write`.
     Source: https://huggingface.co/docs/safetensors, the format: the header's length, a JSON header, the bytes.
     """
     ordered = in_file_order(tensors)
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    entries: dict[str, Any] = {}
     end = 0
     for name, tensor in ordered.items():
         start, end = end, end + tensor.nbytes
-        header[name] = {
+        entries[name] = {
             "dtype": _DTYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    checksums = {_HEADER: _header_checksum(metadata or {}, entries), **dict.fromkeys(ordered, _checksum(b""))}
+
+    def header() -> bytes:
+        text = json.dumps({"__metadata__": {**(metadata or {}), _CHECKSUMS: json.dumps(checksums)}, **entries}).encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text
 
     def write(file: BinaryIO) -> None:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in ordered.values():
-            file.write(read(tensor).detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        file.write(header())
+        for name, tensor in ordered.items():
+            content = read(tensor).detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+            checksums[name] = _checksum(content)
+            file.write(content)
+        file.seek(0)
+        file.write(header())  # as long as before: every checksum has eight digits
 
     write_file(path, write)
+
+
+def _checksum(content: bytes | memoryview) -> str:
+    return f"{zlib.crc32(content):08x}"
+
+
+def _header_checksum(metadata: Mapping[str, str], entries: Mapping[str, Any]) -> str:
+    return _checksum(json.dumps([dict(metadata), dict(entries)], sort_keys=True).encode())
 
 
 class _Entry(NamedTuple):
@@ -89,11 +110,13 @@ class TensorFile:
     """An open safetensors file: the header is read at once, each tensor when it is requested.
 
     If another file replaces it on disk, this object and its mapped tensors still see the file that was opened.
-    Raises: CheckpointError if the file is missing, unreadable, truncated, or not safetensors.
+    `remedy` is what an error about a wrong checksum advises.
+    Raises: CheckpointError if the file is missing, unreadable, truncated, or not safetensors, or if the checksum of its
+    header is wrong.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, remedy: str = _COPY_AGAIN) -> None:
+        self.path, self.remedy = path, remedy
         self._mapped: mmap.mmap | None = None
         self._file = ByteFile(path)
         try:
@@ -126,7 +149,29 @@ class TensorFile:
             raise read_error(self.path, error) from error
         header = json.loads(self._file.take(length))
         self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
+        self._checksums = self._read_checksums(self.metadata.pop(_CHECKSUMS, None), header)
         self._entries = {name: self._entry(name, 8 + length, fields) for name, fields in header.items()}
+
+    def _read_checksums(self, text: str | None, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """The checksums of the file; empty if it has none, as one of another program or an earlier version.
+
+        Raises: CheckpointError if that of the header is wrong.
+        """
+        if text is None:
+            return {}
+        try:
+            checksums = dict(json.loads(text))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._damaged("checksums of it") from error
+        if (
+            checksums.pop(_HEADER, None) != _header_checksum(self.metadata, entries)
+            or checksums.keys() - entries.keys()
+        ):
+            raise self._damaged("header")
+        return checksums
+
+    def _damaged(self, part: str) -> CheckpointError:
+        return CheckpointError(f"{self.path} is damaged: its {part} changed after it was saved; {self.remedy}")
 
     def _entry(self, name: str, data_start: int, fields: Mapping[str, Any]) -> _Entry:
         if fields["dtype"] not in _DTYPES:
@@ -155,6 +200,23 @@ class TensorFile:
         content = self._file.read(entry.start, entry.end - entry.start, reuse_buffer=reuse_buffer)
         return content.view(entry.dtype).reshape(entry.shape)
 
+    def check(self, name: str, tensor: Tensor) -> None:
+        """Raises CheckpointError if a tensor that was read is not the one that was saved, as its checksum says."""
+        if (
+            name in self._checksums
+            and _checksum(tensor.flatten().view(torch.uint8).numpy().data) != self._checksums[name]
+        ):
+            raise self._damaged(f"tensor {name!r}")
+
+    def verify(self) -> int:
+        """Checks every tensor, and returns how many have a checksum.
+
+        Raises: CheckpointError for the first that is damaged.
+        """
+        for name in self._checksums:
+            self.check(name, self.read(name, reuse_buffer=True))
+        return len(self._checksums)
+
     def map(self, name: str, dtype: torch.dtype) -> Tensor | None:
         """One tensor as a memory map; None on Windows, or if the file stores it in another dtype, unaligned, or empty.
 
@@ -181,14 +243,14 @@ class TensorFile:
 
 
 class FileTensors(Mapping[str, Tensor]):
-    """The tensors of a safetensors file, each read from it when it is requested; `metadata` is the file's.
+    """The tensors of a safetensors file, each read from it and checked when it is requested; `metadata` is the file's.
 
     The file is closed with the last reference to this object.
     Raises: CheckpointError, as `TensorFile`.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._file = TensorFile(path)
+    def __init__(self, path: Path, remedy: str = _COPY_AGAIN) -> None:
+        self._file = TensorFile(path, remedy)
         self.metadata = self._file.metadata
         weakref.finalize(self, self._file.close)
 
@@ -198,7 +260,9 @@ class FileTensors(Mapping[str, Tensor]):
         return self._file.specs
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._file.read(name)
+        tensor = self._file.read(name)
+        self._file.check(name, tensor)
+        return tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.specs)
@@ -212,5 +276,5 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     Raises: CheckpointError, as `TensorFile`.
     """
-    with TensorFile(path) as file:
-        return {name: file.read(name) for name in file.shapes}, file.metadata
+    tensors = FileTensors(path)
+    return dict(tensors), tensors.metadata

@@ -1,7 +1,7 @@
 """Saves a run while it trains, restores it, and rolls it back: best weights, states, and the log that belongs to them.
 
 If a save fails, the previous one is kept, a notice is yielded, and the next save tries again. If the run's folder was
-deleted, moved or replaced, the next save creates a new one.
+deleted, moved or replaced, the next save creates a new one; files that were deleted inside it are written again.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,6 +40,7 @@ class Checkpointer:
         (has_run,) = world.all_reduce_max([run is not None])
         self.is_saving = bool(has_run)
         self.saved_step = -1
+        self._lost_state = False  # whether its file was missing when the run's folder was last looked at
         self.saved_seconds = 0.0
         self.failure: CheckpointError | None = None
         self.notices: list[str] = []
@@ -206,7 +207,7 @@ class Checkpointer:
         if not self.is_saving:
             return None
         self.ensure_folder(progress)
-        if self.saved_step == progress.step and not again:
+        if self.saved_step == progress.step and not (again or self._lost_state):
             return None
         state = self._capture(progress)
         self.saved_seconds = progress.seconds
@@ -236,10 +237,21 @@ class Checkpointer:
     def ensure_folder(self, progress: Progress) -> None:
         """If the run's folder was deleted, moved or replaced, continues in a new one, with the present weights.
 
+        Files that were deleted inside it are written again.
+
         Raises: DivergedError if weights are NaN or infinite.
         """
-        (missing,) = self.world.all_reduce_max([self.run is not None and not self.run.is_in_place])
+        run = self.run
+        missing, no_weights, no_state = self.world.all_reduce_max(
+            [
+                run is not None and not run.is_in_place,
+                run is not None and not run.has_weights(self.model),
+                run is not None and not run.has_state,
+            ]
+        )
+        self._lost_state = bool(no_state)
         if not missing:
+            self._restore_files(progress, lost_best=bool(no_weights))
             return
         self._check_finite()
         self.saved_step = -1
@@ -261,6 +273,31 @@ class Checkpointer:
                 f"{before} was deleted, moved or replaced; the run is saved in {self.run.directory} from step "
                 f"{progress.step:,} on, and its log there starts at that step"
             )
+
+    def _restore_files(self, progress: Progress, *, lost_best: bool) -> None:
+        """Writes files again that were deleted inside the run's folder; the present weights replace lost best ones.
+
+        Raises: DivergedError if weights are NaN or infinite.
+        """
+        if self.run is not None:
+            try:
+                restored = self.run.restore_files(self.model, self.tokenizer)
+            except CheckpointError as error:
+                self.failure = error
+                self.notices.append(f"files of {self.run.directory} were deleted and not written again ({error})")
+            else:
+                if restored:
+                    names = ", ".join(restored)
+                    self.notices.append(f"files of {self.run.directory} were deleted, and are written again: {names}")
+        if not lost_best:
+            return
+        self._check_finite()
+        progress.restart_losses()
+        model, step = self.model, progress.step
+        self._write(
+            lambda run, read: run.save_best(model, step, None, read), self._best_tensors(), "the best weights", step
+        )
+        self.notices.append(f"the best weights were deleted; those of step {step:,} replace them")
 
     def _capture(self, progress: Progress) -> LastState:
         self._check_finite()

@@ -24,7 +24,7 @@ from minigpt.training.events import Evaluation, Event, Notice, Sample
 from minigpt.training.memorization import MemorizationMonitor
 from minigpt.training.memory import is_out_of_memory
 from minigpt.training.progress import Progress
-from minigpt.training.spike_detection import DivergedError
+from minigpt.training.spike_detection import DivergedError, SpikeDetector
 
 _SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
 MAX_FINAL_FRACTION = 0.1  # of a budget in minutes, for the last evaluation
@@ -32,6 +32,8 @@ MAX_FINAL_FRACTION = 0.1  # of a budget in minutes, for the last evaluation
 
 class Evaluator:
     """Measures the validation text, if there is one, and generates samples, always in the same way.
+
+    `measures` says whether there is one, of more than one token that stands for text.
 
     On a CPU it evaluates in float32 whatever dtype the run trains in, so that the figures are those of the saved
     weights, as `minigpt evaluate` gives them; elsewhere in the run's dtype. `seconds_per_token` is the mean speed of
@@ -52,6 +54,8 @@ class Evaluator:
         self.model, self.corpus, self.config, self.world, self.whole_text = model, corpus, config, world, whole_text
         self.dtype = torch.float32 if world.device(config.device).type == "cpu" else dtype
         self.scored = corpus.scored(config.loss_on)
+        lengths, validation = corpus.tokenizer.token_lengths, corpus.validation
+        self.measures = bool(len(validation) > 1 and lengths[validation[1:]].any())
         self.scored_fraction = 1.0 if self.scored is None or not len(self.scored) else float(self.scored.mean())
         self._seconds, self._tokens = 0.0, 0
         self._assumed = 0.0  # seconds per token, until an evaluation is measured
@@ -119,7 +123,7 @@ class Evaluator:
                 raise DivergedError(f"no sample could be drawn: {error}") from error
 
     def _evaluate(self, max_tokens: int | None) -> EvaluationResult | None:
-        if len(self.corpus.validation) < 2:
+        if not self.measures:
             return None
         with self._inference():
             return evaluate(
@@ -172,14 +176,18 @@ class PeriodicEvaluation:
         checkpointer: Checkpointer,
         budget: Budget,
         clock: Clock,
+        spike_detector: SpikeDetector,
     ) -> None:
+        self.spike_detector = spike_detector
         self.evaluator, self.memorization, self.checkpointer = evaluator, memorization, checkpointer
         self.budget, self.clock = budget, clock
+        self.last_loss: float | None = None  # of the last evaluation in this process
 
     def evaluate(self, progress: Progress) -> Iterator[Event]:
         """Evaluates if it is due, and saves the best weights; without a validation text, the latest ones.
 
-        Raises: DivergedError if the loss or the weights are NaN or infinite.
+        Raises: DivergedError if the loss or the weights are NaN or infinite, or if the loss is far above a uniform
+        guess.
         """
         if not self.budget.evaluation_is_due(progress) or progress.evaluation.step == progress.step:
             return
@@ -188,7 +196,9 @@ class PeriodicEvaluation:
         result = self.evaluator.evaluate()
         self.clock.synchronize(progress)
         evaluated = progress.seconds - started
-        loss = result.loss if result else None
+        loss = self.last_loss = result.loss if result else None
+        if loss is not None:
+            self.spike_detector.check_validation_loss(loss, progress.best.loss)
         is_best = progress.would_be_best(loss)
         saved = self.checkpointer.save_best(progress, loss) if is_best else None
         if saved is None and self.checkpointer.is_saving:

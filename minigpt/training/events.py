@@ -7,7 +7,7 @@ from typing import Literal
 
 from minigpt.evaluation.memorization.index import Memorization, TrainingLocation
 
-EndReason = Literal["length", "early stop"]
+EndReason = Literal["length", "early stop", "diverged"]
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class TrainStep:
         if isinstance(embedding_optimizer, SpellingAdamW) and world.size == 1:
             self.loss_model.sparse_gradient = embedding_optimizer.reads_sparse_gradients
         self.loss_scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-        self.spike_detector = SpikeDetector(config.spike_threshold, device)
+        self.spike_detector = SpikeDetector(config.spike_threshold, model.config.vocab_size, device)
         self.notices: list[str] = []
         self._updates = 0
         self._bpe_dropout = config.bpe_dropout  # of the present step

@@ -21,7 +21,7 @@ from minigpt.training.events import EndReason, Event, Finished, Notice, Step
 from minigpt.training.memorization import MemorizationMonitor
 from minigpt.training.progress import Progress
 from minigpt.training.schedules import bpe_dropout, learning_rate
-from minigpt.training.spike_detection import DivergedError
+from minigpt.training.spike_detection import DivergedError, RunDivergedError
 from minigpt.training.state import TrainingState
 from minigpt.training.step import TrainStep
 from minigpt.training.step_result import StepResult
@@ -67,7 +67,9 @@ class Trainer:
         state = TrainingState(self.train_step, corpus.fingerprint)
         self.checkpointer = Checkpointer(run, state, corpus.tokenizer, world)
         memorization = MemorizationMonitor(corpus)
-        self.evaluation = PeriodicEvaluation(self.evaluator, memorization, self.checkpointer, self.budget, self.clock)
+        self.evaluation = PeriodicEvaluation(
+            self.evaluator, memorization, self.checkpointer, self.budget, self.clock, self.train_step.spike_detector
+        )
         (elapsed,) = world.all_reduce_max([elapsed])
         self.progress = Progress.start(elapsed, config.learning_rate)
         if resume:
@@ -100,6 +102,14 @@ class Trainer:
                     yield self._finish(end)
                 if self.checkpointer.failure is not None:
                     raise self.checkpointer.failure
+                if end is not None and self._has_diverged():
+                    raise RunDivergedError(
+                        f"training diverged: the validation loss rose to {self.evaluation.last_loss:.4g} nats per "
+                        "token, more than a uniform guess, and was never below that of step 0",
+                        self._advice,
+                    )
+        except RunDivergedError as error:
+            raise RunDivergedError(f"{error.observed}; {self.checkpointer.kept}", error.advice) from error
         except TrainingError as error:
             raise type(error)(f"{error}; {self.checkpointer.kept}") from error
 
@@ -257,7 +267,7 @@ class Trainer:
     def _roll_back(self, error: DivergedError) -> Notice:
         """Continues from the last saved state with half the learning rate.
 
-        Raises: TrainingError if there is none, or after too many rollbacks.
+        Raises: RunDivergedError if there is none, or after too many rollbacks.
         """
         self.clock.synchronize(self.progress)
         self.train_step.results()
@@ -266,10 +276,12 @@ class Trainer:
         restored = self.checkpointer.roll_back() if rollbacks < _MAX_ROLLBACKS else None
         if restored is None:
             again = f", also after {rollbacks} rollbacks that each halved the learning rate" if rollbacks else ""
-            warmup = "chosen" if self.config.warmup_steps is None else self.config.warmup_steps
-            raise TrainingError(
-                f"training diverged after step {diverged.step} ({error}){again}; lower --learning-rate, now "
-                f"{self.config.learning_rate:g}, or raise --warmup-steps, now {warmup}"
+            self._record_result(
+                Result(step=diverged.step, reason="diverged", best_step=diverged.best.step, seconds=diverged.seconds)
+            )
+            best = f"; the best weights are those of step {diverged.best.step:,}" if self.checkpointer.is_saving else ""
+            raise RunDivergedError(
+                f"training diverged after step {diverged.step:,} ({error}){again}{best}", self._advice
             )
         self._continue_from(restored)
         self.progress.continue_after(diverged)
@@ -280,6 +292,16 @@ class Trainer:
             f"training diverged after step {diverged.step:,} ({error}); resumed from step {self.progress.step:,} with "
             f"{self.progress.recovery.learning_rate_factor:g} of the learning rate",
         )
+
+    def _has_diverged(self) -> bool:
+        """Whether the run, which has ended, never improved and its validation loss is worse than a uniform guess."""
+        best, detector = self.progress.best, self.train_step.spike_detector
+        return best.step == 0 and detector.ends_diverged(self.evaluation.last_loss, best.loss)
+
+    @property
+    def _advice(self) -> str:
+        warmup = "chosen" if self.config.warmup_steps is None else self.config.warmup_steps
+        return f"lower --learning-rate, now {self.config.learning_rate:g}, or raise --warmup-steps, now {warmup}"
 
     def _continue_from(self, restored: Progress) -> None:
         self.progress = restored
@@ -338,16 +360,19 @@ class Trainer:
         self.clock.synchronize(progress)
         finished = Finished(
             step=progress.step,
-            reason=reason,
+            reason="diverged" if self._has_diverged() else reason,
             best_step=progress.best.step if is_saving else progress.step,
             validation_loss=measured.loss if measured else None,
             bits_per_byte=measured.bits_per_byte if measured else None,
             validation_tokens=measured.tokens if measured else 0,
             seconds=progress.seconds,
         )
+        self._record_result(Result(**vars(finished)))
+        return finished
+
+    def _record_result(self, result: Result) -> None:
         if self.run is not None:
             try:
-                self.run.update(result=Result(**vars(finished)))
-            except CheckpointError as error:  # raised after the event
+                self.run.update(result=result)
+            except CheckpointError as error:  # raised after the last event
                 self.checkpointer.failure = self.checkpointer.failure or error
-        return finished

@@ -471,6 +471,21 @@ def test_progress_that_cannot_be_written_is_dropped_and_a_result_that_cannot_is_
     assert (done.stdout + done.stderr).startswith(expected) if expected else done.stdout + done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), ImportError("libtorch_cpu.so: failed to map segment from shared object")]
+)
+def test_too_little_memory_to_load_a_package_is_one_sentence(
+    run: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("minigpt.storage.model_list.list_models", fail)
+    result = run("list")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("minigpt: there is too little memory; raise the limit")
+
+
 def test_beam_search_returns_its_best_texts(run: Any) -> None:
     save_model("one")
     beams = records(run("generate", "abc", *SHORT, "--json", "--beams", "4", "--samples", "2").stdout)

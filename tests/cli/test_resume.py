@@ -141,7 +141,7 @@ def test_a_restarted_run_is_the_one_that_the_command_began(
     assert "saved in" in run(*command).stdout  # fox-2, because there is a run fox
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     again = run(*command)
-    assert (again.exit_code, "checkpoints/fox-2 is finished" in again.stderr) == (1, True), again.stderr
+    assert (again.exit_code, "checkpoints/fox-2 is finished" in again.stderr) == (0, True), again.stderr
     named = run(*command, "--resume")
     assert "checkpoints/fox is finished" in named.stderr
 
@@ -574,3 +574,37 @@ def test_a_text_that_was_moved_is_named_with_the_command_that_gives_its_new_path
     )
     assert run("train", "fox.txt", "--resume", "--name", "fox", "--steps", "7").exit_code == 0
     assert record()["sources"] == [str(here / "fox.txt")]
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 4
+    path.write_bytes(content)
+
+
+def test_a_flipped_bit_in_the_state_is_refused_in_one_sentence(run: Any, fox: None) -> None:
+    (FOX / "last/before_cooldown.safetensors").unlink()
+    flip_a_bit(FOX / "last/state.safetensors")
+    result = run("train", "--resume", "--steps", "12")
+    assert result.exit_code == 1
+    error = result.stderr.splitlines()[-1]
+    assert error.startswith("minigpt: checkpoints/fox/last/state.safetensors is damaged: its tensor '")
+    assert "start a new run from the best weights with --from fox" in error
+
+
+def test_a_flipped_bit_in_the_best_weights_replaces_them_by_those_of_the_state(run: Any, fox: None) -> None:
+    flip_a_bit(FOX / "model.safetensors")
+    result = run("train", "--resume", "--steps", "12")
+    assert result.exit_code == 0, result.stderr
+    assert "the best weights are missing or damaged" in result.stderr
+    assert run("info", "fox", "--verify").exit_code == 0
+
+
+def test_info_verifies_the_checksums_of_every_file(run: Any, fox: None) -> None:
+    shown = run("info", "fox", "--verify")
+    assert "last/state.safetensors: " in shown.stdout
+    assert json.loads(run("info", "fox", "--verify", "--json").stdout)["verified"]["model.safetensors"] > 0
+    flip_a_bit(FOX / "last/before_cooldown.safetensors")
+    result = run("info", "fox", "--verify")
+    assert result.exit_code == 1
+    assert "before_cooldown.safetensors is damaged: its tensor" in result.stderr

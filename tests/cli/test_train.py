@@ -84,9 +84,11 @@ def test_an_existing_run_is_never_overwritten(run: Any, here: Path, tiny: list[s
 def test_a_finished_run_says_how_to_continue_and_continues_when_asked(run: Any, here: Path, tiny: list[str]) -> None:
     run("train", "fox.txt", *tiny)
     done = run("train", "fox.txt", "--resume")
-    assert done.exit_code == 1
+    assert done.exit_code == 0
     assert "is finished (6 steps" in done.stderr
-    assert run("train", "fox.txt", *tiny, "--resume").exit_code == 1
+    assert run("train", "fox.txt", *tiny, "--resume").exit_code == 0
+    changed = run("train", "fox.txt", "--resume", "--batch-size", "2", "--allow-change")
+    assert (changed.exit_code, "is finished (6 steps" in changed.stderr) == (1, True)
     assert "longer --steps" in done.stderr
     more = run("train", "--resume", "--steps", "9")  # the newest run, with its own text
     assert more.exit_code == 0, more.stderr
@@ -123,12 +125,61 @@ def test_a_run_stopped_at_its_last_step_is_measured_when_it_is_resumed(run: Any,
 
 def test_an_early_stop_says_how_to_continue(run: Any, here: Path, tiny: list[str]) -> None:
     wrecked = [*tiny, "--steps", "60", "--eval-every", "1", "--learning-rate", "5", "--patience", "2"]
+    wrecked += ["--spike-threshold", "0"]
     first = run("train", "fox.txt", *wrecked)
     assert "stopped early" in first.stdout
     refused = run("train", "fox.txt", *wrecked, "--resume")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 0
     assert "continue with --patience 0" in refused.stderr
     assert run("train", "fox.txt", *wrecked, "--resume", "--patience", "0").exit_code == 0
+
+
+def test_a_held_out_text_without_a_token_to_score_is_not_measured(run: Any, here: Path, tiny: list[str]) -> None:
+    (here / "short.txt").write_text("hello world")
+    result = run("train", "short.txt", *tiny, "--batch-size", "1")
+    assert result.exit_code == 0, result.stderr
+    assert "nan" not in result.stdout + result.stderr
+    assert "bits per byte" not in result.stdout
+
+
+def test_a_held_out_text_that_is_a_copy_is_noted_before_training(run: Any, here: Path, tiny: list[str]) -> None:
+    result = run("train", "fox.txt", *tiny)
+    assert "about 100% of the held-out text also occurs in the training text" in " ".join(result.stderr.split())
+
+
+def test_a_diverged_run_ends_with_an_error_that_names_the_usual_learning_rate(
+    run: Any, here: Path, tiny: list[str]
+) -> None:
+    result = run("train", "fox.txt", *tiny, "--steps", "60", "--learning-rate", "50", "--optimizer", "muon")
+    assert result.exit_code == 1
+    assert result.stderr.endswith("the learning rate is too high: 50; runs of this size use 0.008\n")
+    assert "more text" not in result.stderr
+    assert "(diverged)" in run("list").stdout
+    assert "training diverged" in run("info", "fox").stdout
+    assert "Training diverged" in (here / "checkpoints/fox/README.md").read_text()
+    run("report", "fox")
+    assert "diverged after" in (here / "checkpoints/fox/report.html").read_text()
+    again = run("train", "--resume", "--learning-rate", "0.008", "--allow-change")
+    assert again.exit_code == 0, again.stderr
+
+
+def test_given_settings_are_named_where_a_run_diverges_at_the_usual_learning_rate(run: Any, tiny: list[str]) -> None:
+    result = run(
+        "train",
+        "fox.txt",
+        *tiny,
+        "--steps",
+        "60",
+        "--learning-rate",
+        "0.02",
+        "--optimizer",
+        "muon",
+        "--weight-decay",
+        "1e4",
+    )
+    assert result.exit_code == 1
+    assert "--weight-decay 10000" in result.stderr.splitlines()[-1]
+    assert result.stderr.endswith("may be why; omit them\n")
 
 
 def test_a_run_that_cooled_down_early_says_so_and_how_to_continue(run: Any, tiny: list[str]) -> None:
@@ -138,7 +189,7 @@ def test_a_run_that_cooled_down_early_says_so_and_how_to_continue(run: Any, tiny
     assert "the learning rate starts to decay now" in first.stderr
     assert "stopped early" in first.stdout
     refused = run("train", "fox.txt", *wrecked, "--resume")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 0
     assert (
         "the validation loss no longer improved, so the learning rate fell to its end there; continue with --patience 0"
         in (refused.stderr)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from minigpt.data import shards
-from minigpt.data.corpus import Corpus, corpus_fingerprint
-from minigpt.data.corpus_cache import cache_key
+from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
 from minigpt.data.split import ValidationSplit
 from minigpt.data.transcript import (
@@ -143,22 +142,6 @@ def test_of_few_conversations_each_has_a_part_for_training_and_one_for_validatio
     assert [first + last for first, last in zip(train, validation, strict=True)] == list(map(transcript, conversations))
     assert all(train)
     assert all(validation)
-
-
-def test_the_cached_tokens_of_a_chat_log_are_used_again_unless_it_is_split_otherwise_now(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.named("bytes")
-
-    def is_cached(path: Path) -> bool:
-        found = scan(path)
-        before = cache_key(found.content_hash, tokenizer.fingerprint, 0.1, 0)
-        return corpus_fingerprint(found, tokenizer, None) == before
-
-    path = log(tmp_path, 4, 30)
-    assert is_cached(path)
-    with path.open("a") as file:
-        answer = {"role": "assistant", "content": "a long line " * 20}
-        file.write(json.dumps([{"role": "user", "content": "Hi"}, answer]) + "\n")
-    assert not is_cached(path)
 
 
 def log(folder: Path, n: int = 40, n_turns: int = 1) -> Path:

@@ -17,6 +17,7 @@ from minigpt.evaluation.baselines import (
     all_baselines,
     beaten_since,
     cheap_baselines,
+    copied_share,
     model_baseline,
 )
 from minigpt.evaluation.ngrams import BOUNDARY, ByteNgramModel
@@ -173,3 +174,15 @@ def test_a_baseline_is_beaten_since_the_last_evaluation_that_fell_below_it() -> 
         "xz": 40,
         "bytes": 0,
     }
+
+
+@pytest.mark.parametrize(("copied", "expected"), [(0, 0.0), (1000, 0.5), (2000, 1.0)])
+def test_the_share_of_the_held_out_text_that_occurs_in_the_training_text(
+    tmp_path: Path, copied: int, expected: float
+) -> None:
+    numbers = random.Random(1)
+    train = "".join(chr(numbers.randint(97, 122)) for _ in range(18_000))
+    new = "".join(chr(numbers.randint(97, 122)) for _ in range(2000 - copied))
+    (tmp_path / "text.txt").write_text(train + train[:copied] + new)
+    corpus = Corpus.build(tmp_path / "text.txt", "bytes", cache=tmp_path / "cache")
+    assert copied_share(corpus) == pytest.approx(expected, abs=0.1)

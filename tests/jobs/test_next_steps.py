@@ -188,6 +188,47 @@ def test_a_text_from_a_pipe_is_in_no_command(jobs: Any) -> None:
     assert commands(next_steps(jobs(RISING, sources=("-",)))) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "asked", "suspected", "command"),
+    [
+        ({"learning_rate": 1.0}, {}, "the learning rate is too high: 1; runs of this size use 0.008:", ""),
+        ({"learning_rate": 1e-9}, {}, "the learning rate is too low: 1e-09; runs of this size use 0.008:", ""),
+        ({}, {"dropout": 0.99}, "--dropout 0.99 may be why; omit it:", ""),
+        (
+            {},
+            {"weight_decay": 1e3, "batch_size": 1, "seed": 7},
+            "--batch-size 1, --weight-decay 1000.0 may be why; omit them:",
+            " --seed 7",
+        ),
+    ],
+)
+def test_a_run_that_learned_nothing_is_explained_by_its_settings_and_not_by_too_little_text(
+    jobs: Any, settings: dict[str, Any], asked: dict[str, Any], suspected: str, command: str
+) -> None:
+    bits = [8.0, 8.1, 8.2, 8.3, 8.4]
+    result = Result(step=300, reason="early stop", best_step=0, bits_per_byte=8.0, validation_loss=5.55)
+    job = jobs(bits, asked=RunOptions.of({"minutes": 2} | settings | asked), result=result)
+    config = job.config.replace(**{"optimizer": "muon", "learning_rate": 0.008} | settings)
+    (step,) = next_steps(replace(job, config=config))
+    assert step.text.startswith("the model has learned no more than how often each token occurs: its validation loss")
+    assert step.text.endswith(suspected)
+    assert commands([step]) == [f"train text.txt{command} --minutes 2"]
+
+
+def test_a_run_that_learned_nothing_with_chosen_settings_is_not_told_to_change_them(jobs: Any) -> None:
+    result = Result(step=300, reason="length", best_step=300, bits_per_byte=8.0, validation_loss=5.55)
+    job = jobs([8.4, 8.3, 8.2, 8.1, 8.0], result=result)
+    found = next_steps(replace(job, config=job.config.replace(optimizer="muon", learning_rate=0.008)))
+    assert found[0].text.startswith("still improving")
+
+
+def test_too_high_a_learning_rate_is_named_before_more_text(jobs: Any) -> None:
+    job = jobs(RISING, asked=RunOptions.of({"learning_rate": 0.1}))
+    found = next_steps(replace(job, config=job.config.replace(optimizer="muon", learning_rate=0.1)))
+    assert found[1].text == "the learning rate is too high: 0.1; runs of this size use 0.008:"
+    assert commands(found)[:2] == ["train text.txt --minutes 2", "train text.txt MORE_TEXT"]
+
+
 def test_a_run_without_a_result_or_with_few_evaluations_proposes_nothing(jobs: Any) -> None:
     assert next_steps(jobs(FALLING[-3:])) == []
     assert next_steps(jobs(FALLING, result=None)) == []

@@ -59,8 +59,33 @@ def test_every_tensor_is_aligned(tmp_path: Path) -> None:
     save_tensors(tmp_path / "file", samples())
     content = (tmp_path / "file").read_bytes()
     length = int.from_bytes(content[:8], "little")
-    for name, fields in json.loads(content[8 : 8 + length]).items():
+    header = json.loads(content[8 : 8 + length])
+    header.pop("__metadata__")
+    for name, fields in header.items():
         assert (8 + length + fields["data_offsets"][0]) % samples()[name].element_size() == 0, name
+
+
+def test_a_flipped_bit_in_any_tensor_or_entry_of_the_header_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    save_tensors(path, samples(), {"step": "12"})
+    content = path.read_bytes()
+    with TensorFile(path) as file:
+        assert file.verify() == len(samples())
+        assert file.metadata == {"step": "12"}
+    data = 8 + int.from_bytes(content[:8], "little")
+    for position in (*range(data, len(content)), content.index(b'"12"') + 1):
+        damaged = bytearray(content)
+        damaged[position] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"is damaged: its .* changed after it was saved"):
+            load_tensors(path)
+
+
+def test_a_file_of_another_program_has_no_checksums_and_loads(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(2)}, tmp_path / "file", {"format": "pt"})
+    with TensorFile(tmp_path / "file") as file:
+        assert file.verify() == 0
+        assert torch.equal(file.read("a"), torch.ones(2))
 
 
 def test_a_read_that_reuses_the_buffer_is_valid_until_the_next_one(tmp_path: Path) -> None:

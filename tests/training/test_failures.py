@@ -32,7 +32,7 @@ from minigpt.training.events import Finished, Notice, Saved, Step
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
 from minigpt.training.progress import Progress
-from minigpt.training.spike_detection import DivergedError
+from minigpt.training.spike_detection import DivergedError, SpikeDetector
 from minigpt.training.state import TrainingState
 from minigpt.training.step import TrainStep
 from minigpt.training.step_result import StepResult
@@ -351,7 +351,7 @@ def test_a_sample_of_a_run_that_diverges_rolls_it_back_as_an_evaluation_does(cor
     config = settings(steps=100, learning_rate=1e20, sample_every=2, eval_every=1000)
     notices: list[str] = []
     events = train(model, corpus, config, run)
-    with pytest.raises(TrainingError, match=r"--learning-rate.*the state of step 0 is kept"):
+    with pytest.raises(TrainingError, match=r"the state of step 0 is kept; lower --learning-rate"):
         notices.extend(event.text for event in events if isinstance(event, Notice))
     rollbacks = [text for text in notices if "diverged" in text]
     assert len(rollbacks) == 3
@@ -466,7 +466,7 @@ def test_the_final_evaluation_is_expected_to_be_as_fast_as_the_others_without_wh
     )  # fmt: skip
     periodic = PeriodicEvaluation(
         evaluator, SimpleNamespace(record_loss=lambda step, loss: None), checkpointer, Budget(config, None),
-        SimpleNamespace(synchronize=synchronize),
+        SimpleNamespace(synchronize=synchronize), SpikeDetector(8.0, 257, CPU),
     )  # type: ignore[arg-type]  # fmt: skip
     progress = Progress()
     list(periodic.evaluate(progress))
@@ -576,3 +576,24 @@ def test_at_interpreter_shutdown_one_failed_save_does_not_prevent_the_others(
         loop._close_all()
     assert [str(error) for error in caught.value.exceptions] == ["no space left on device"]
     assert [saved_step(run) for run in runs] == [5, 3, 5]
+
+
+def test_a_loss_far_above_a_uniform_guess_is_a_spike_from_the_second_step_on() -> None:
+    detector, norm = SpikeDetector(8.0, 257, CPU), torch.tensor(1.0)
+    losses = [20.0, 5.6, 12.0, 25.0]  # a model that began badly; twice the mean of 12.8 is 25.6
+    assert not any(detector.observe(torch.tensor(loss), norm) for loss in losses)
+    detector.reset()
+    skipped = [bool(detector.observe(torch.tensor(loss), norm)) for loss in (5.6, 11.0, 18.0, 5.0)]
+    assert skipped == [False, False, True, False]
+    off = SpikeDetector(0.0, 257, CPU)
+    assert not any(off.observe(torch.tensor(loss), norm) for loss in (5.6, 1e9))
+
+
+def test_a_high_validation_loss_is_a_divergence_only_where_the_training_loss_is_high_too() -> None:
+    detector, norm = SpikeDetector(8.0, 257, CPU), torch.tensor(1.0)
+    detector.observe(torch.tensor(0.1), norm)
+    detector.check_validation_loss(50.0, 2.0)  # the model has memorized its training text
+    detector.reset()
+    detector.observe(torch.tensor(9.0), norm)
+    with pytest.raises(DivergedError, match=r"the validation loss is 50, far above the 5\.549 of a uniform guess"):
+        detector.check_validation_loss(50.0, 2.0)

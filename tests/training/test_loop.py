@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from torch import Tensor
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
-from minigpt.evaluation.perplexity import evaluate
+from minigpt.evaluation.perplexity import EvaluationResult, evaluate
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
@@ -30,10 +31,12 @@ from minigpt.storage.run_record import Result
 from minigpt.training import clock
 from minigpt.training.budget import planned_steps
 from minigpt.training.clock import Control
+from minigpt.training.evaluation import Evaluator
 from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
 from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
+from minigpt.training.spike_detection import RunDivergedError
 from minigpt.training.step import TrainStep
 from minigpt.training.step_result import StepResult
 
@@ -297,7 +300,9 @@ def test_a_run_resumed_with_more_minutes_evaluates(
 def test_a_run_that_stopped_early_stays_stopped_until_patience_allows_more(corpus: Corpus, tmp_path: Path) -> None:
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus.tokenizer)
-    config = settings(steps=40, learning_rate=3.0, warmup_steps=40, eval_every=2, schedule="constant", patience=3)
+    config = settings(
+        steps=40, learning_rate=3.0, warmup_steps=40, eval_every=2, schedule="constant", patience=3, spike_threshold=0
+    )
     stopped = list(train(model, corpus, config, run))[-1]
     again = load_checkpoint(run.directory, "cpu").model
     assert list(train(again, corpus, config, run, resume=True))[-1].step == stopped.step  # type: ignore[union-attr]
@@ -427,7 +432,9 @@ def test_the_folder_has_the_best_weights_and_the_model_ends_with_them(corpus: Co
     model = new_model()
     run = new_run(tmp_path / "run", model, corpus.tokenizer)
     # A learning rate at which the model diverges after a good start.
-    config = settings(steps=40, learning_rate=3.0, warmup_steps=40, eval_every=2, schedule="constant", patience=3)
+    config = settings(
+        steps=40, learning_rate=3.0, warmup_steps=40, eval_every=2, schedule="constant", patience=3, spike_threshold=0
+    )
     events = list(train(model, corpus, config, run))
     evaluations = [event for event in events if isinstance(event, Evaluation)]
     best = min(evaluations, key=lambda event: event.validation_loss)
@@ -483,10 +490,10 @@ def test_a_run_that_diverges_repeatedly_stops_with_advice(
         "minigpt.training.loss.next_token_loss",
         lambda *rest, **options: next_token_loss(*rest, **options) * math.nan,
     )
-    expected = r"after step 15 \(loss nan, .*\), also after 3 rollbacks .*; lower .*; the state of step 10 is kept$"
+    expected = r"after step 15 \(loss nan, .*\), also after 3 rollbacks .*; the state of step 10 is kept; lower .*"
     with pytest.raises(TrainingError, match=expected):
         list(train(model, corpus, settings(steps=50, schedule="constant"), run, resume=True))
-    expected = r"after step 5 .*; lower --learning-rate, now 0\.01, .*; nothing was saved yet$"
+    expected = r"after step 5 .*; nothing was saved yet; lower --learning-rate, now 0\.01, .*"
     with pytest.raises(TrainingError, match=expected):
         list(train(new_model(dropout=0.1), corpus, settings()))
 
@@ -525,6 +532,44 @@ def test_a_loss_spike_is_skipped_and_counted(corpus: Corpus, monkeypatch: pytest
     calls = iter(range(1000))
     events = list(train(new_model(), corpus, config.replace(spike_threshold=0)))
     assert not [event for event in events if isinstance(event, Step) and event.skipped]
+
+
+@pytest.mark.parametrize("learning_rate", [10.0, 50.0])
+def test_a_run_that_diverges_from_its_first_steps_on_is_rolled_back_and_ends_with_an_error(
+    corpus: Corpus, tmp_path: Path, learning_rate: float
+) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    config = settings(steps=60, learning_rate=learning_rate, optimizer="muon", patience=5, schedule="constant")
+    notices: list[str] = []
+    with pytest.raises(RunDivergedError, match=r"also after 3 rollbacks .* the best weights are those of step 0"):
+        notices.extend(event.text for event in train(model, corpus, config, run) if isinstance(event, Notice))
+    assert sum("training diverged after step" in text for text in notices) == 3
+    assert Run.open(run.directory).record.result.reason == "diverged"
+    assert same_weights(load_checkpoint(run.directory, "cpu").model, new_model())
+    *_, finished = train(model, corpus, config.replace(learning_rate=0.008, patience=None), run, resume=True)
+    assert isinstance(finished, Finished)
+    assert finished.reason == "length"  # with the usual learning rate it learns, from the state that was kept
+    assert finished.best_step > 0
+
+
+def test_a_run_that_ends_worse_than_a_uniform_guess_and_never_improved_has_diverged(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = new_model()
+    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    losses, measured = iter([5.6, 7.0, 8.0]), Evaluator.evaluate
+
+    def worse(evaluator: Evaluator) -> EvaluationResult | None:
+        result = measured(evaluator)
+        return result and replace(result, loss=next(losses))
+
+    monkeypatch.setattr(Evaluator, "evaluate", worse)
+    events: list[Event] = []
+    with pytest.raises(RunDivergedError, match=r"the validation loss rose to 8 .* never below that of step 0"):
+        events.extend(train(model, corpus, settings(steps=4, eval_every=2), run))
+    assert Run.open(run.directory).record.result.reason == "diverged"
+    assert Run.open(run.directory).record.result.best_step == 0
 
 
 def test_a_skipped_step_changes_no_weight_without_momentum(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,3 +155,38 @@ def test_a_divergence_after_the_folder_was_lost_does_not_restore_from_another_on
     model.final_norm.weight.data.fill_(torch.nan)
     with pytest.raises(TrainingError, match=r"no state is kept, because .*/fox was deleted, moved or replaced"):
         list(events)
+
+
+def files_of(run: Run) -> set[str]:
+    return {str(path.relative_to(run.directory)) for path in run.directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("step", [1, 3, 8])
+def test_files_deleted_inside_the_folder_are_written_again(corpus: Corpus, tmp_path: Path, step: int) -> None:
+    run, _, events = start(corpus, tmp_path / "fox", step)
+    expected = {name for name in files_of(run) if not name.startswith((".lock", "last/before_cooldown"))}
+    for path in run.directory.rglob("*"):
+        if path.is_file():
+            path.unlink()
+    rest: list[Event] = []
+    for event in events:
+        rest.append(event)
+        if isinstance(event, Saved):
+            with pytest.raises(CheckpointError, match="by this process already"):
+                Run.open(run.directory).lock()
+    assert isinstance(rest[-1], Finished)
+    notices = [event.text for event in rest if isinstance(event, Notice)]
+    assert any("were deleted, and are written again: config.json" in text for text in notices)
+    assert any("the best weights were deleted; those of step" in text for text in notices)
+    assert files_of(run) >= expected
+    assert load_checkpoint(run.directory, "cpu").model is not None
+    assert Run.open(run.directory).record.result is not None
+    assert run.last_progress()["step"] == 8  # type: ignore[index]
+
+
+def test_one_deleted_file_is_written_again_and_the_best_weights_stay(corpus: Corpus, tmp_path: Path) -> None:
+    run, _, events = start(corpus, tmp_path / "fox", 3)
+    (run.directory / "tokenizer_config.json").unlink()
+    notices = [event.text for event in events if isinstance(event, Notice)]
+    assert notices == [f"files of {run.directory} were deleted, and are written again: tokenizer_config.json"]
+    assert load_checkpoint(run.directory, "cpu").model is not None

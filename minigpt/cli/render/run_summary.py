@@ -44,5 +44,5 @@ def summary(
         rows["bits per byte"] = f"{event.bits_per_byte:.4f} {scored_text}".rstrip()
     rows |= {name: text for name, text in (("baselines", baselines), ("copied", copied)) if text is not None}
     rows["saved in"] = saved
-    stopped_early = event.reason == "early stop"
-    return facts("stopped early: the validation loss no longer improves" if stopped_early else "done", rows)
+    title = {"early stop": "stopped early: the validation loss no longer improves", "diverged": "diverged"}
+    return facts(title.get(event.reason, "done"), rows)
