@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.models import open_model, out_of_memory_as
-from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, ModelArgument
+from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, ModelArgument, settings_options
 from minigpt.cli.output_file import check_output
-from minigpt.cli.prompts import read_prompts
+from minigpt.cli.prompts import note_unread_text, read_prompts
 from minigpt.cli.render.terminal import note, write
+from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, DataError, GenerationError
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 _N_LEAST_LIKELY = 5
 
 
+@settings_options((SamplingConfig, ("special_tokens",)))
 def inspect(
+    given: dict[str, Any],
     model: ModelArgument,
     prompt: Annotated[str | None, typer.Argument(help="the text to inspect", metavar="TEXT")] = None,
     file: Annotated[
@@ -73,6 +76,7 @@ def inspect(
 
     import torch
 
+    from minigpt.generation.healing import encode_prompt
     from minigpt.inspection.activations import inspect as inspect_all
     from minigpt.inspection.activations import predict
     from minigpt.inspection.attention_map import MARK, check_layer_and_head, draw_map
@@ -91,14 +95,16 @@ def inspect(
     checkpoint = open_model(model, checkpoints, device)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     check_layer_and_head(shape.n_layer, shape.n_head, layer or 0, head or 0)
-    given = tokenizer.encode(text)
-    if not given:
+    if not tokenizer.encode(text):
         raise DataError("the text has no token of this tokenizer; give another text")
+    special_tokens = given.get("special_tokens", False)
+    note_unread_text(checkpoint, [text], special_tokens)
+    whole = encode_prompt(tokenizer, text, token_healing=False, special_tokens=special_tokens).ids
     limit = shape.n_positions if page is None else most_tokens(shape)
-    ids = given[-limit:]
-    if len(ids) < len(given):
+    ids = whole[-limit:]
+    if len(ids) < len(whole):
         what = "the context length" if limit == shape.n_positions else "a page of all attention maps has room for"
-        note(f"the text has {len(given):,} tokens, more than {what} ({limit:,}); only its last {limit:,} are inspected")
+        note(f"the text has {len(whole):,} tokens, more than {what} ({limit:,}); only its last {limit:,} are inspected")
     with out_of_memory_as(GenerationError("out of memory during inspection; give a shorter text, or --device cpu")):
         found = None if page is None and png is None else inspect_all(checkpoint.model, ids, top=top)
         predictions = predict(checkpoint.model, ids, top=top) if found is None else found.predictions
@@ -111,7 +117,7 @@ def inspect(
         if png is not None and layer is not None and head is not None:
             draw_map(found, [token_label(tokenizer, id) for id in ids], targets[png], layer=layer, head=head)
     if as_json:
-        write(json.dumps(_record(checkpoint, len(given), ids, predictions)))
+        write(json.dumps(_record(checkpoint, len(whole), ids, predictions)))
     else:
         _print(tokenizer, ids, predictions, table=table)
     for path in filter(None, (page, png)):
@@ -125,7 +131,8 @@ def _text(prompt: str | None, file: Path | None) -> str:
     """
     if prompt is not None and file is not None:
         raise ConfigError("a text cannot be combined with --file; give one of the two")
-    text = read_prompts(prompt, file, "auto" if file is None else "whole")[0]
+    (text,) = read_prompts(prompt, file, "auto" if file is None else "whole")
+    assert isinstance(text, str)  # ids are in a .jsonl only
     if not text:
         raise DataError("the text is empty: give one after the model's name, or with --file (- for standard input)")
     return text

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from minigpt.tokenizer.tokenizer import Tokenizer
 
 OUT_OF_MEMORY = "out of memory; close other programs, or /save the text and start again with a smaller model"
-_EXCLUDED = {"samples", "best_of", "beams", "length_penalty"}  # settings of several texts at once
+# Settings of several texts at once, and one of prompts: a session's text is the model's too.
+_EXCLUDED = {"samples", "best_of", "beams", "length_penalty", "special_tokens"}
 _END = "\x04"  # Ctrl-D, which the console of Windows gives as a character
 SESSION_SETTINGS = [name for name in names_of(SamplingConfig) if name not in _EXCLUDED]
 

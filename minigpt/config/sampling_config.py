@@ -100,6 +100,10 @@ class SamplingConfig(Settings):
         "generate the white space at the end of a prompt again, together with what follows, as the tokenizer splits "
         "text",
     )
+    special_tokens: bool = setting(
+        False,
+        "read the names of special tokens in a prompt, such as <|endoftext|>, as these tokens, not as text",
+    )
     allow_invalid_utf8: bool = setting(False, "allow tokens that break a character, which then becomes U+FFFD")
     context: str = setting(
         "slide",

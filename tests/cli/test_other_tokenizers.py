@@ -9,10 +9,12 @@ import pytest
 from builders import new_model
 from click.testing import Result
 
+import minigpt
 from minigpt.config import GPTConfig
 from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.tensors import save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tokenizer.vocabulary import bytes_to_unicode
 
 Run = Callable[..., Result]
 VOCABULARY = [
@@ -246,3 +248,44 @@ def test_play_takes_ids_and_forgets_a_line_that_is_none(here: Path, run: Run) ->
     *_, first, second = played.stdout.replace("> ", "").strip().splitlines()
     assert first.startswith("3 4 ")
     assert second.startswith("5 ")
+
+
+@pytest.fixture
+def speakers(here: Path) -> Path:
+    """A GPT-2 as transformers saves it: special tokens for speakers, and one that begins every text."""
+    names = ["<s>", "</s>", "<speaker1>", "<speaker2>"]
+    byte_level = {bytes_to_unicode(bytes([byte])): byte for byte in range(256)}
+    special = {name: 256 + number for number, name in enumerate(names)}
+    Tokenizer.from_vocabulary(byte_level, [], special=special, end_of_text="</s>", prefix=[256]).save(here / "hub")
+    put_model(here / "made", 260)
+    for file in (here / "made").iterdir():
+        file.rename(here / "hub" / file.name)
+    return here
+
+
+def test_special_tokens_are_text_in_a_prompt_unless_asked_for(speakers: Path, run: Run) -> None:
+    (speakers / "ids.jsonl").write_text(f'[256, 258, {ord("H")}]\n{{"prompt": [256, 258, {ord("H")}]}}\n')
+    imported = run("load-gpt2", "--from", "hub", "--name", "talk")
+    assert "note: <s> begins every prompt, as in transformers" in imported.stderr
+    greedy = ["--model", "talk", "--temperature", "0", "--max-new-tokens", "8", "--json"]
+    as_tokens = run("generate", "<speaker1>H", "--special-tokens", *greedy)
+    as_ids = run("generate", "--prompt-file", "ids.jsonl", *greedy)
+    as_text = run("generate", "<speaker1>H", *greedy)
+    tokens, text = (json.loads(each.stdout) for each in (as_tokens, as_text))
+    both = [json.loads(line) for line in as_ids.stdout.splitlines()]
+    assert [each["ids"] for each in both] == [tokens["ids"]] * 2
+    assert both[0]["prompt"] == "<s><speaker1>H"
+    assert text["ids"] != tokens["ids"]
+    assert "the prompt contains <speaker1>, which the model reads as text" in as_text.stderr
+    assert "--special-tokens" in as_text.stderr
+    assert "special" not in as_tokens.stderr + as_ids.stderr
+    model = minigpt.load("talk")
+    sampling = {"temperature": 0.0, "max_new_tokens": 8}
+    assert model.generate("<speaker1>H", special_tokens=True, **sampling) == tokens["text"]
+    assert model.generate([256, 258, ord("H")], **sampling) == tokens["text"]
+    (speakers / "ids.jsonl").write_text("[260]\n")
+    refused = run("generate", "--prompt-file", "ids.jsonl", *greedy)
+    assert refused.exit_code == 1
+    assert refused.stderr.splitlines()[-1].endswith("the prompt's id 260 must be a token id from 0 to 259")
+    inspected = json.loads(run("inspect", "talk", "<speaker1>H", "--special-tokens", "--json").stdout)
+    assert inspected["ids"] == [256, 258, ord("H")]

@@ -313,9 +313,10 @@ def test_a_missing_pre_tokenizer_is_assumed_with_a_note(tmp_path: Path, split: s
         assert note.endswith("the file does not name its pre-tokenizer (tokenizer.ggml.pre): GPT-2's is assumed")
 
 
-def test_a_start_token_that_llama_cpp_adds_is_noted(tmp_path: Path) -> None:
+def test_a_start_token_that_llama_cpp_adds_begins_prompts(tmp_path: Path) -> None:
     with opened(write(tmp_path / "bos.gguf", values={"tokenizer.ggml.add_bos_token": True})) as imported:
-        assert imported.notes == ("llama.cpp puts a start token before every prompt to this model, minigpt does not",)
+        assert imported.notes == ("the tokenizer puts <|endoftext|> before every prompt, as in llama.cpp",)
+        assert imported.tokenizer.prefix_ids == (imported.tokenizer.end_of_text,)
 
 
 @pytest.mark.parametrize("spec", ["bytes", "chars", "bpe:259"])
