@@ -89,15 +89,17 @@ def note_unread_text(checkpoint: "Checkpoint", texts: Sequence[str], special_tok
     tokenizer, text = checkpoint.tokenizer, "\n".join(texts)
     if not special_tokens and (names := tokenizer.named_in(text)):
         note(
-            f"the prompt contains {_listed(names)}, which the model reads as text; to read the names of special tokens "
+            f"the prompt contains {listed(names)}, which the model reads as text; to read the names of special tokens "
             "as these tokens, give --special-tokens"
         )
     if unread := unread_characters(checkpoint.model, tokenizer, text):
+        shown = listed([repr(char) for char in unread])
         note(
-            f"the model's vocabulary has no token for {_listed(list(map(repr, unread)))}; it reads each of them as the "
-            "same input, which means nothing to it"
+            f"the model's vocabulary has no token for {shown}; it reads each of them as the same input, which means "
+            "nothing to it"
         )
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first ten of some names, and how many more there are."""
     return ", ".join(names[:10]) + (f" and {len(names) - 10:,} more" if len(names) > 10 else "")
