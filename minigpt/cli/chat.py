@@ -80,12 +80,18 @@ def _check_template(checkpoint: "Checkpoint", checkpoints: Path) -> None:
     template, name = checkpoint.tokenizer.chat_template, model_name(checkpoint.directory, checkpoints)
     if template == CHAT_TEMPLATE:
         return
-    play, generate = (
+    play, generate, serve = (
         command_line(*arguments, checkpoints=checkpoints)
-        for arguments in (("play", name), ("generate", "Hello", "--model", name))
+        for arguments in (("play", name), ("generate", "Hello", "--model", name), ("serve", name))
     )
-    why = "was not trained on a chat log" if template is None else "has a chat template of another program"
-    raise ConfigError(f"{checkpoint.directory} {why}, so it cannot chat; use `{play}` or `{generate}`")
+    if template is not None:
+        raise ConfigError(
+            f"{checkpoint.directory} has a chat template of another program, which `minigpt chat` does not read; run "
+            f"`{serve}` and send conversations to /v1/chat/completions, which does"
+        )
+    raise ConfigError(
+        f"{checkpoint.directory} was not trained on a chat log, so it cannot chat; use `{play}` or `{generate}`"
+    )
 
 
 class ChatSession(InteractiveSession):

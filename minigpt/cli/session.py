@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
-from minigpt.cli.options import names_of
+from minigpt.cli.options import names_of, unescaped
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
@@ -197,7 +197,7 @@ def _parsed(name: str, text: str) -> Any:
             raise ConfigError(f"{name} ({text!r}) must be on or off")
         return text == "on"
     if get_origin(kind) is tuple:
-        return () if text == "none" else _split(name, text)
+        return () if text == "none" else tuple(map(unescaped, _split(name, text)))
     if kind in (int, float):
         try:
             return kind(text)

@@ -52,8 +52,8 @@ class SamplingConfig(Settings):
     )
     logit_bias: tuple[str, ...] = setting(
         (),
-        "number to add to a token's score: TEXT=NUMBER, as in ' word=2.5', or #ID=NUMBER, as in '#318=-100'; may be "
-        "given several times",
+        "number to add to a token's score: TEXT=NUMBER, as in ' word=2.5' or '<|endoftext|>=-5', or #ID=NUMBER, as in "
+        "'#318=-100'; may be given several times",
         group="Sampling",
     )
     bad_words: tuple[str, ...] = setting(
@@ -91,7 +91,9 @@ class SamplingConfig(Settings):
         min=1,
         group="Sampling",
     )
-    stop: tuple[str, ...] = setting((), "text to stop before; may be given several times")
+    stop: tuple[str, ...] = setting(
+        (), "text to stop before, such as '###', or '\\n' for a line break; may be given several times"
+    )
     until: Literal["sentence", "paragraph", "line"] | None = setting(
         None, "stop after the first complete sentence, paragraph or line"
     )

@@ -127,7 +127,8 @@ def read(directory: Path, end_of_text: str | None = None) -> AnyVocabulary:
         except TokenizerError as error:
             if not isinstance(error.__cause__, OtherRulesError):
                 raise
-        return library_files.read_library_json(path, config, end_of_text)
+            difference = str(error.__cause__)
+        return library_files.read_library_json(path, config, end_of_text, difference)
     path = directory / pair[1]
     with as_tokenizer_error(path):
         version, *lines = read_regular(path).decode().replace("\r\n", "\n").split("\n")

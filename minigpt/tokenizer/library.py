@@ -36,6 +36,7 @@ class LibraryVocabulary:
         roles: the special token of each role, such as `pad_token`.
         config: the entries of tokenizer_config.json that say how transformers opens it.
         files: other files that it was made from, such as vocab.txt, by name.
+        difference: the rule by which it is not a byte-level tokenizer like GPT-2's.
     """
 
     content: Mapping[str, Any]
@@ -47,6 +48,7 @@ class LibraryVocabulary:
     roles: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
+    difference: str = ""
 
     merges = ()  # no use of merges, such as BPE-dropout, knows these rules
     by_character = False

@@ -31,8 +31,10 @@ def converted_file(directory: Path) -> Path | None:
     return next((directory / name for name in CONVERTED if (directory / name).exists()), None)
 
 
-def read_library_json(path: Path, config: TokenizerConfig, end_of_text: str | None) -> LibraryVocabulary:
-    """The tokenizer in a tokenizer.json.
+def read_library_json(
+    path: Path, config: TokenizerConfig, end_of_text: str | None, difference: str
+) -> LibraryVocabulary:
+    """The tokenizer in a tokenizer.json; `difference` is the rule by which it is not GPT-2's kind.
 
     Raises: TokenizerError if the library cannot run it.
     """
@@ -40,7 +42,7 @@ def read_library_json(path: Path, config: TokenizerConfig, end_of_text: str | No
         content = _as_opened(read_json_unicode(path), config)
         original = next((path.with_name(name) for name in CONVERTED if path.with_name(name).exists()), None)
         files = {} if original is None else {original.name: read_regular(original)}
-        return _combine(content, config, end_of_text, files, from_json=True)
+        return _combine(content, config, end_of_text, files, difference, from_json=True)
 
 
 def read_converted(path: Path, config: TokenizerConfig, end_of_text: str | None) -> LibraryVocabulary:
@@ -68,7 +70,7 @@ def read_converted(path: Path, config: TokenizerConfig, end_of_text: str | None)
                 as_xlm_roberta=class_name == "XLMRobertaTokenizer"
                 or (class_name not in _SENTENCEPIECE_CLASSES and path.name == "sentencepiece.bpe.model"),
             )
-        return _combine(content, config, end_of_text, {path.name: file})
+        return _combine(content, config, end_of_text, {path.name: file}, f"its {path.name} is of another kind")
 
 
 def read_prefixed(
@@ -88,7 +90,7 @@ def read_prefixed(
         "decoder": prefixed,
         "model": {"type": "BPE", "vocab": vocab, "merges": merges},
     }
-    return _combine(content, config, end_of_text, files)
+    return _combine(content, config, end_of_text, files, "its add_prefix_space (True) must be false")
 
 
 def write(
@@ -140,6 +142,7 @@ def _combine(
     config: TokenizerConfig,
     end_of_text: str | None,
     files: Mapping[str, bytes],
+    difference: str,
     *,
     from_json: bool = False,
 ) -> LibraryVocabulary:
@@ -192,6 +195,7 @@ def _combine(
         | {"bos_token": start},
         config=_kept(config, files),
         files=files,
+        difference=difference,
     )  # fmt: skip
     _ = vocabulary.coder  # checks the rules
     return vocabulary

@@ -216,7 +216,10 @@ class Tokenizer:
         """
         if isinstance(self.vocabulary, Vocabulary):
             return self.vocabulary
-        raise TokenizerError(f"{purpose} needs a byte-level tokenizer like GPT-2's, but this model's is {self.name}")
+        difference = f": {self.vocabulary.difference}" if isinstance(self.vocabulary, LibraryVocabulary) else ""
+        raise TokenizerError(
+            f"{purpose} needs a byte-level tokenizer like GPT-2's, but this model's is {self.name}{difference}"
+        )
 
     @cached_property
     def name(self) -> str:

@@ -140,7 +140,20 @@ def test_an_export_that_needs_gpt2s_tokenizer_is_refused(chinese: Path, run: Run
     refused = run("export", "hub", "--to", target)
     assert refused.exit_code == 1
     assert f"{what} needs a byte-level tokenizer like GPT-2's, but this model's is wordpiece" in refused.stderr
+    assert "its vocab.txt is of another kind" in refused.stderr
     assert {path.name for path in chinese.iterdir()} <= {"hub", "zh.txt", "fox.txt", "cache"}
+
+
+def test_a_refused_export_names_the_rule_that_differs(here: Path, run: Run) -> None:
+    pytest.importorskip("gguf")
+    put_model(here / "hub", 257)
+    Tokenizer.named("bytes").save(here / "hub")
+    file = here / "hub" / "tokenizer.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(content | {"normalizer": {"type": "NFC"}}))
+    refused = run("export", "hub", "--to", "gguf")
+    assert refused.exit_code == 1
+    assert "this model's is bpe:257: its normalizer (NFC) must be null" in refused.stderr
 
 
 def test_a_model_without_a_tokenizer_takes_ids(here: Path, run: Run) -> None:
