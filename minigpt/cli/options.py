@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 import typer
 
 from minigpt.cli.completion import complete_runs
+from minigpt.cli.render.terminal import note
 from minigpt.settings import Settings, annotations_of, value_types
 from minigpt.shell import join
 
@@ -106,6 +107,8 @@ def unescaped(text: str) -> str:
     """
     escapes = re.match(r"(?:\\[nrt])+(?==|$)", text)
     if escapes is None:
+        if re.search(r"\\[nrt]", text):
+            note(rf"{text!r} contains a backslash; only \n, \r and \t alone mean a line break or a tab")
         return text
     return escapes[0].encode().decode("unicode_escape") + text[escapes.end() :]
 

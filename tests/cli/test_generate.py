@@ -135,7 +135,9 @@ def test_escapes_alone_are_the_characters_that_they_mean(run: Any) -> None:
     assert set(json.loads(run(*forced).stdout)["text"]) == {"\n"}
     assert json.loads(run(*forced, "--stop", r"\n").stdout)["text"] == ""
     assert json.loads(run(*forced, "--stop", r"\n\n\n").stdout)["finish_reason"] == "stop"
-    assert json.loads(run(*forced, "--stop", r"\nabla").stdout)["finish_reason"] == "length"
+    literal = run(*forced, "--stop", r"\nabla")
+    assert json.loads(literal.stdout)["finish_reason"] == "length"
+    assert r"'\\nabla' contains a backslash; only \n, \r and \t alone mean" in literal.stderr
     assert "\n" not in json.loads(run(*forced, "--bad-words", r"\n").stdout)["text"]
 
 
