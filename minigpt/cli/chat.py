@@ -174,7 +174,7 @@ class ChatSession(InteractiveSession):
         while True:
             prompt = transcript([*self._instruction(), *self.messages[first:]], reply=True)
             later = next((i for i in range(first + 1, len(self.messages)) if self.messages[i].role == "user"), None)
-            n_tokens = len(self.tokenizer.encode(prompt))
+            n_tokens = self._length(prompt)
             if n_tokens <= room or later is None:
                 break
             first = later
@@ -182,6 +182,10 @@ class ChatSession(InteractiveSession):
         if n_tokens > context:
             note(f"your message is longer than the model's context ({context} tokens), which reads only its end")
         return prompt
+
+    def _length(self, prompt: str) -> int:
+        """The number of tokens of a prompt, those that the tokenizer puts before it included."""
+        return len(self.tokenizer.prefix_ids) + len(self.tokenizer.encode(prompt))
 
     def _say_dropped(self, first: int) -> None:
         dropped = sum(each.role == "user" for each in self.messages[:first])
@@ -197,7 +201,7 @@ class ChatSession(InteractiveSession):
         """Prints a note if the window moved while the model continued this prompt with `n_new` tokens."""
         from minigpt.generation.decoding import window_moves
 
-        context, n_prompt = self.engine.n_positions, len(self.tokenizer.encode(prompt))
+        context, n_prompt = self.engine.n_positions, self._length(prompt)
         if n_prompt <= context and window_moves(n_prompt, n_new, context, self.config.keep_first):
             note(
                 f"the context ({context} tokens) was full before the end of this answer: the model no longer read all "

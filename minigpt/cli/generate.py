@@ -182,7 +182,8 @@ def generate(
         )
         for each in prompts
     ]
-    note_unread_text(checkpoint, [each for each in prompts if isinstance(each, str)], config.special_tokens)
+    texts = [each for each in prompts if isinstance(each, str)]
+    note_unread_text(checkpoint.model, tokenizer, texts, config.special_tokens)
     if config.beams > 1:
         longest = max(lengths)
         if "max_new_tokens" not in given and (room := shape.n_positions - longest) > 0:

@@ -98,7 +98,7 @@ def inspect(
     if not tokenizer.encode(text):
         raise DataError("the text has no token of this tokenizer; give another text")
     special_tokens = given.get("special_tokens", False)
-    note_unread_text(checkpoint, [text], special_tokens)
+    note_unread_text(checkpoint.model, tokenizer, [text], special_tokens)
     whole = encode_prompt(tokenizer, text, token_healing=False, special_tokens=special_tokens).ids
     limit = shape.n_positions if page is None else most_tokens(shape)
     ids = whole[-limit:]

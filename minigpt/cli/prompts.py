@@ -13,7 +13,8 @@ from minigpt.cli.render.terminal import note
 from minigpt.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from minigpt.storage.checkpoint import Checkpoint
+    from minigpt.model.gpt import GPT
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 # str.splitlines() would also split at characters that a prompt may contain, such as a form feed or U+2028.
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -80,19 +81,19 @@ def _of_json(line: str, where: str) -> str | list[int]:
     )
 
 
-def note_unread_text(checkpoint: "Checkpoint", texts: Sequence[str], special_tokens: bool) -> None:
+def note_unread_text(model: "GPT", tokenizer: "Tokenizer", texts: Sequence[str], special_tokens: bool) -> None:
     """Prints a note on the names of special tokens in the texts, which are read as text, and one on the characters
     that the model cannot tell from each other.
     """
     from minigpt.generation.unread_characters import unread_characters
 
-    tokenizer, text = checkpoint.tokenizer, "\n".join(texts)
+    text = "\n".join(texts)
     if not special_tokens and (names := tokenizer.named_in(text)):
         note(
             f"the prompt contains {listed(names)}, which the model reads as text; to read the names of special tokens "
             "as these tokens, give --special-tokens"
         )
-    if unread := unread_characters(checkpoint.model, tokenizer, text):
+    if unread := unread_characters(model, tokenizer, text):
         shown = listed([repr(char) for char in unread])
         note(
             f"the model's vocabulary has no token for {shown}; it reads each of them as the same input, which means "

@@ -348,6 +348,8 @@ def test_characters_that_a_nanogpt_lacks_are_named_and_cost_no_end_of_text(here:
     generated = run("generate", "a2é日é", "--model", "nano", "--max-new-tokens", "2")
     assert generated.stderr.count("the model's vocabulary has no token for '2', 'é'; it reads each of them") == 1
     assert "no token for" not in run("generate", "a日", "--model", "nano", "--max-new-tokens", "2").stderr
+    played = run("play", "nano", "--max-new-tokens", "2", stdin="abc\nxyz\n/quit\n")
+    assert played.stderr.count("no token for 'x', 'y', 'z'") == 1
     (here / "known.txt").write_text("abc\n日cab", encoding="utf-8")
     evaluated = run("evaluate", "nano", "known.txt", "--json")
     assert "the model never predicts the end of a text" in evaluated.stderr
