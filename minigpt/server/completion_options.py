@@ -4,7 +4,6 @@ import copy
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from minigpt.config import SamplingConfig
@@ -139,7 +138,10 @@ def _prompts(
 
     Raises: ApiError for too many prompts, and for ids that the model does not have.
     """
-    encode = partial(model.encode, token_healing=token_healing, special_tokens=special_tokens)
+
+    def encode(text: str) -> Prompt:
+        return model.encode(text, token_healing=token_healing, special_tokens=special_tokens)
+
     if prompt is None or isinstance(prompt, str):
         return [encode(prompt or "")]
     if not isinstance(prompt[0], int) and len(prompt) > config.max_prompts:

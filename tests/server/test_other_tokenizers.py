@@ -24,7 +24,9 @@ def client(tmp_path: Path) -> Iterator[TestClient]:
 
 
 def test_texts_become_tokens_and_texts(client: TestClient) -> None:
-    tokens = client.post("/tokenize", json={"prompt": "The foxes 今天"}).json()["tokens"]
+    body = {"prompt": "The foxes 今天", "add_special_tokens": False}
+    tokens = client.post("/tokenize", json=body).json()["tokens"]
+    assert client.post("/tokenize", json={"prompt": "The foxes 今天"}).json()["tokens"] == [2, *tokens]  # [CLS]
     assert tokens == [VOCABULARY.index(token) for token in ("the", "fox", "##es", "今", "天")]
     assert client.post("/detokenize", json={"tokens": tokens}).json() == {"prompt": "the foxes今天"}
     info = client.get("/tokenizer_info").json()
@@ -43,7 +45,7 @@ def test_offsets_point_at_the_tokens_in_the_text(client: TestClient) -> None:
     body = {"prompt": "the foxes 今天", "echo": True, "logprobs": 1, "max_tokens": 9, "seed": 4, "temperature": 1}
     choice = client.post("/v1/completions", json=body).json()["choices"][0]
     text, scores = choice["text"], choice["logprobs"]
-    assert text.startswith("the foxes今天")
+    assert text.startswith("[CLS] the foxes今天")
     ends = [*scores["text_offset"][1:], len(text)]
     for index, (start, end, token) in enumerate(zip(scores["text_offset"], ends, scores["tokens"], strict=True)):
         assert text[start:end] == (token.removeprefix(" ") if index == 0 else token)
