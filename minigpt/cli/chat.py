@@ -82,12 +82,18 @@ def _check_template(checkpoint: "Checkpoint", checkpoints: Path) -> None:
     template, name = checkpoint.tokenizer.chat_template, model_name(checkpoint.directory, checkpoints)
     if template == CHAT_TEMPLATE:
         return
-    play, generate = (
+    play, generate, serve = (
         command_line(*arguments, checkpoints=checkpoints)
-        for arguments in (("play", name), ("generate", "Hello", "--model", name))
+        for arguments in (("play", name), ("generate", "Hello", "--model", name), ("serve", name))
     )
-    why = "was not trained on a chat log" if template is None else "has a chat template of another program"
-    raise ConfigError(f"{checkpoint.directory} {why}, so it cannot chat; use `{play}` or `{generate}`")
+    if template is not None:
+        raise ConfigError(
+            f"{checkpoint.directory} has a chat template of another program, which `minigpt chat` does not read; run "
+            f"`{serve}` and send conversations to /v1/chat/completions, which does"
+        )
+    raise ConfigError(
+        f"{checkpoint.directory} was not trained on a chat log, so it cannot chat; use `{play}` or `{generate}`"
+    )
 
 
 class ChatSession(InteractiveSession):
@@ -171,7 +177,7 @@ class ChatSession(InteractiveSession):
         while True:
             prompt = transcript([*self._instruction(), *self.messages[first:]], reply=True)
             later = next((i for i in range(first + 1, len(self.messages)) if self.messages[i].role == "user"), None)
-            n_tokens = len(self.tokenizer.encode(prompt))
+            n_tokens = self._length(prompt)
             if n_tokens <= room or later is None:
                 break
             first = later
@@ -179,6 +185,10 @@ class ChatSession(InteractiveSession):
         if n_tokens > context:
             note(f"your message is longer than the model's context ({context} tokens), which reads only its end")
         return prompt
+
+    def _length(self, prompt: str) -> int:
+        """The number of tokens of a prompt, those that the tokenizer puts before it included."""
+        return len(self.tokenizer.prefix_ids) + len(self.tokenizer.encode(prompt))
 
     def _say_dropped(self, first: int) -> None:
         dropped = sum(each.role == "user" for each in self.messages[:first])
@@ -194,7 +204,7 @@ class ChatSession(InteractiveSession):
         """Prints a note if the window moved while the model continued this prompt with `n_new` tokens."""
         from minigpt.generation.decoding import window_moves
 
-        context, n_prompt = self.engine.n_positions, len(self.tokenizer.encode(prompt))
+        context, n_prompt = self.engine.n_positions, self._length(prompt)
         if n_prompt <= context and window_moves(n_prompt, n_new, context, self.config.keep_first):
             note(
                 f"the context ({context} tokens) was full before the end of this answer: the model no longer read all "

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from minigpt.cli.render.result_table import ResultTable
 
 
-@settings_options((ReadingConfig, ("text_key", "encoding", "encoding_errors")), (TrainConfig, ("loss_on",)))
+@settings_options(
+    (ReadingConfig, ("text_key", "encoding", "encoding_errors", "special_tokens")), (TrainConfig, ("loss_on",))
+)
 def evaluate(
     given: dict[str, Any],
     model: ModelArgument,

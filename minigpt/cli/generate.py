@@ -25,7 +25,7 @@ from minigpt.cli.options import (
     names_of,
     settings_options,
 )
-from minigpt.cli.prompts import READING, PromptFormat, read_prompts, refuse_reading
+from minigpt.cli.prompts import READING, PromptFormat, note_unread_text, read_prompts, refuse_reading
 from minigpt.cli.render.continuations import (
     Continuation,
     JsonOutput,
@@ -73,8 +73,8 @@ def generate(
         PromptFormat,
         typer.Option(
             "--prompt-format",
-            help="what --prompt-file holds: one prompt per line, one JSON value per line, or one prompt; auto goes by "
-            "the name: jsonl for .jsonl, whole for -, else lines",
+            help="what --prompt-file holds: one prompt per line, one JSON text or list of token ids per line, or one "
+            "prompt; auto goes by the name: jsonl for .jsonl, whole for -, else lines",
         ),
     ] = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="refuse prompts longer than the context length")] = False,
@@ -176,14 +176,20 @@ def generate(
     checkpoint = open_model(model, checkpoints, device, dtype=dtype, adapter=adapter)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     check_keep_first(config.keep_first, shape.n_positions)
-    healing = config.token_healing
-    lengths = {text: len(encode_prompt(tokenizer, text, token_healing=healing).ids) for text in prompts}  # tokens
+    lengths = [
+        len(
+            encode_prompt(tokenizer, each, token_healing=config.token_healing, special_tokens=config.special_tokens).ids
+        )
+        for each in prompts
+    ]
+    texts = [each for each in prompts if isinstance(each, str)]
+    note_unread_text(checkpoint.model, tokenizer, texts, config.special_tokens)
     if config.beams > 1:
-        longest = max(lengths.values())
+        longest = max(lengths)
         if "max_new_tokens" not in given and (room := shape.n_positions - longest) > 0:
             config = config.replace(max_new_tokens=min(config.max_new_tokens, room))
         check_room(longest, config.max_new_tokens, shape.n_positions)
-    _check_lengths([lengths[text] for text in prompts], shape, config, strict=strict)
+    _check_lengths(lengths, shape, config, strict=strict)
     meter = _open_meter(checkpoint, corpus or [], copied_words, reading) if memorization else None
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     sampler = Sampler(config, tokenizer)
@@ -224,15 +230,18 @@ def generate(
     seconds, first = 0.0, 0.0
     for begin in range(0, len(prompts), at_once):
         batch = prompts[begin : begin + at_once]
-        continuations = [Continuation(text, number) for text in batch for number in range(config.samples)]
+        texts = [each if isinstance(each, str) else tokenizer.decode(each) for each in batch]
+        continuations = [Continuation(text, number) for text in texts for number in range(config.samples)]
         if streams:
-            output.begin(batch[0])
+            output.begin(texts[0])
         pieces = generate_pieces(
             engine, tokenizer, batch, config, sampler=sampler, drafter=drafter, alternatives=alternatives
         )
         with out_of_memory_as(out_of_memory):
             collect(continuations, pieces, output if streams else None)
-        counts += [(lengths[each.prompt], len(each.ids)) for each in continuations]
+        counts += [
+            (lengths[begin + index // config.samples], len(each.ids)) for index, each in enumerate(continuations)
+        ]
         timing = continuations[0].timing
         seconds, first = seconds + timing["seconds"], first or timing["first_token_seconds"]
         for number, continuation in enumerate([] if streams else continuations):

@@ -10,9 +10,9 @@ import typer
 from minigpt.cli.models import open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, ModelArgument, settings_options
 from minigpt.cli.output_file import check_output
-from minigpt.cli.prompts import READING, read_prompts, refuse_reading
+from minigpt.cli.prompts import READING, note_unread_text, read_prompts, refuse_reading
 from minigpt.cli.render.terminal import note, write
-from minigpt.config import ReadingConfig
+from minigpt.config import ReadingConfig, SamplingConfig
 from minigpt.errors import ConfigError, DataError, GenerationError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _N_LEAST_LIKELY = 5
 
 
-@settings_options((ReadingConfig, READING))
+@settings_options((SamplingConfig, ("special_tokens",)), (ReadingConfig, READING))
 def inspect(
     given: dict[str, Any],
     model: ModelArgument,
@@ -78,6 +78,7 @@ def inspect(
 
     import torch
 
+    from minigpt.generation.healing import encode_prompt
     from minigpt.inspection.activations import inspect as inspect_all
     from minigpt.inspection.activations import predict
     from minigpt.inspection.attention_map import MARK, check_layer_and_head, draw_map
@@ -96,9 +97,11 @@ def inspect(
     checkpoint = open_model(model, checkpoints, device)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     check_layer_and_head(shape.n_layer, shape.n_head, layer or 0, head or 0)
-    whole = tokenizer.encode(text)
-    if not whole:
+    if not tokenizer.encode(text):
         raise DataError("the text has no token of this tokenizer; give another text")
+    special_tokens = given.get("special_tokens", False)
+    note_unread_text(checkpoint.model, tokenizer, [text], special_tokens)
+    whole = encode_prompt(tokenizer, text, token_healing=False, special_tokens=special_tokens).ids
     limit = shape.n_positions if page is None else most_tokens(shape)
     ids = whole[-limit:]
     if len(ids) < len(whole):
@@ -130,7 +133,8 @@ def _text(prompt: str | None, file: Path | None, reading: ReadingConfig) -> str:
     """
     if prompt is not None and file is not None:
         raise ConfigError("a text cannot be combined with --file; give one of the two")
-    text = read_prompts(prompt, file, "auto" if file is None else "whole", reading, option="--file")[0]
+    (text,) = read_prompts(prompt, file, "auto" if file is None else "whole", reading, option="--file")
+    assert isinstance(text, str)  # ids are in a .jsonl only
     if not text:
         raise DataError("the text is empty: give one after the model's name, or with --file (- for standard input)")
     return text

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
@@ -10,9 +11,11 @@ from typing import Annotated, Any, get_origin, get_type_hints
 import typer
 
 from minigpt.cli.completion import complete_runs
+from minigpt.cli.render.terminal import note
 from minigpt.settings import Settings, annotations_of, value_types
 from minigpt.shell import join
 
+ESCAPED = {"stop", "bad_words", "logit_bias"}  # settings whose texts may be escapes
 ModelArgument = Annotated[
     str,
     typer.Argument(help="a run's name, or a model's file or folder", metavar="MODEL", autocompletion=complete_runs),
@@ -60,6 +63,7 @@ def settings_options(
             typed = {name: values.pop(name) for name in names}
             given = {name: value for name, value in typed.items() if value is not None and value != []}
             given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+            given |= {name: tuple(map(unescaped, given[name])) for name in ESCAPED & given.keys()}
             command(**values, given=build(given))
 
         parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
@@ -94,6 +98,19 @@ def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parame
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, option]
     )
+
+
+def unescaped(text: str) -> str:
+    r"""The text of an option; one of \n, \r and \t only, which shells pass on as they are typed, is these characters.
+
+    A bias after it, as in \n=-5, is kept.
+    """
+    escapes = re.match(r"(?:\\[nrt])+(?==|$)", text)
+    if escapes is None:
+        if re.search(r"\\[nrt]", text):
+            note(rf"{text!r} contains a backslash; only \n, \r and \t alone mean a line break or a tab")
+        return text
+    return escapes[0].encode().decode("unicode_escape") + text[escapes.end() :]
 
 
 def names_of(settings: type[Settings]) -> list[str]:

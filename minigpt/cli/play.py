@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, NewestModelArgument, settings_options
+from minigpt.cli.prompts import note_unread_text
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.session import OUT_OF_MEMORY, SESSION_SETTINGS, InteractiveSession, typed_lines
 from minigpt.cli.signals import forget_interrupts
@@ -84,6 +85,7 @@ class Session(InteractiveSession):
     def take_turn(self, typed: str) -> None:
         """Appends the typed text, on a new line, and lets the model continue it."""
         before = self.text
+        note_unread_text(self.engine.model, self.tokenizer, [typed], special_tokens=True)
         if typed and before and not before.endswith("\n"):
             typed = "\n" + typed
         self._write([*self.turns, (typed, "")])
@@ -114,7 +116,8 @@ class Session(InteractiveSession):
     def _say_longer(self) -> None:
         """Prints a note once when the text has become longer than the context."""
         context, keep_first = self.engine.n_positions, self.config.keep_first
-        before, self._is_longer = self._is_longer, len(self.tokenizer.encode(self.text)) > context
+        n_tokens = len(self.tokenizer.prefix_ids) + len(self.tokenizer.encode(self.text))
+        before, self._is_longer = self._is_longer, n_tokens > context
         if self._is_longer and not before:
             seen = f"its first {keep_first} tokens and its end" if keep_first else "only its end"
             note(f"the text is now longer than the context ({context} tokens); the model reads {seen}")

@@ -1,12 +1,12 @@
-"""Reads prompts from the command line, a file or standard input."""
+"""Reads prompts from the command line, a file or standard input, and says what of them the model cannot read."""
 
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from minigpt.bounded_reading import MAX_TEXT_FILE, parse_json
 from minigpt.cli.render.terminal import note
@@ -15,6 +15,10 @@ from minigpt.data.encodings import likely_encoding
 from minigpt.data.source_files import Decoding, decode
 from minigpt.errors import ConfigError, DataError
 from minigpt.settings import check_utf8
+
+if TYPE_CHECKING:
+    from minigpt.model.gpt import GPT
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 # str.splitlines() would also split at characters that a prompt may contain, such as a form feed or U+2028.
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -26,11 +30,12 @@ PromptFormat = Literal["auto", "lines", "jsonl", "whole"]
 
 def read_prompts(
     prompt: str | None, file: Path | None, form: PromptFormat, reading: ReadingConfig, *, option: str = "--prompt-file"
-) -> list[str]:
+) -> list[str | list[int]]:
     """The prompt given, or the prompts in a file.
 
-    The file holds one prompt per line (`lines`), one JSON string or object with a "prompt" per line (`jsonl`), or a
-    single prompt (`whole`). `auto` goes by the name: jsonl for .jsonl, whole for standard input (-), else lines.
+    The file holds one prompt per line (`lines`), one JSON value per line (`jsonl`: a string, a list of token ids, or an
+    object with one of them as "prompt"), or a single prompt (`whole`). `auto` goes by the name: jsonl for .jsonl, whole
+    for standard input (-), else lines.
 
     A file is read in UTF-8 or else as `reading` says. `option` names the file on the command line.
 
@@ -86,7 +91,7 @@ def _text(file: Path, decoding: Decoding) -> str:
     return text
 
 
-def _of_json(line: str, where: str) -> str:
+def _of_json(line: str, where: str) -> str | list[int]:
     try:
         value = parse_json(line)
     except ValueError as error:
@@ -94,6 +99,34 @@ def _of_json(line: str, where: str) -> str:
         raise DataError(f"{where} is not JSON ({reason})") from error
     if isinstance(value, dict):
         value = value.get("prompt")
-    if not isinstance(value, str):
-        raise DataError(f'{where} must be a JSON string, or an object whose "prompt" is a string, not {line[:60]}')
-    return value
+    if isinstance(value, str) or (isinstance(value, list) and value and all(type(id) is int for id in value)):
+        return value
+    raise DataError(
+        f'{where} must be a JSON string, a list of token ids, or an object with one of them as "prompt", not '
+        f"{line[:60]}"
+    )
+
+
+def note_unread_text(model: "GPT", tokenizer: "Tokenizer", texts: Sequence[str], special_tokens: bool) -> None:
+    """Prints a note on the names of special tokens in the texts, which are read as text, and one on the characters
+    that the model cannot tell from each other.
+    """
+    from minigpt.generation.unread_characters import unread_characters
+
+    text = "\n".join(texts)
+    if not special_tokens and (names := tokenizer.named_in(text)):
+        note(
+            f"the prompt contains {listed(names)}, which the model reads as text; to read the names of special tokens "
+            "as these tokens, give --special-tokens"
+        )
+    if unread := unread_characters(model, tokenizer, text):
+        shown = listed([repr(char) for char in unread])
+        note(
+            f"the model's vocabulary has no token for {shown}; it reads each of them as the same input, which means "
+            "nothing to it"
+        )
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first ten of some names, and how many more there are."""
+    return ", ".join(names[:10]) + (f" and {len(names) - 10:,} more" if len(names) > 10 else "")

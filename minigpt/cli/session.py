@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
-from minigpt.cli.options import names_of
+from minigpt.cli.options import names_of, unescaped
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from minigpt.tokenizer.tokenizer import Tokenizer
 
 OUT_OF_MEMORY = "out of memory; close other programs, or /save the text and start again with a smaller model"
-_EXCLUDED = {"samples", "best_of", "beams", "length_penalty"}  # settings of several texts at once
+# Settings of several texts at once, and one of prompts: a session's text is the model's too.
+_EXCLUDED = {"samples", "best_of", "beams", "length_penalty", "special_tokens"}
 _END = "\x04"  # Ctrl-D, which the console of Windows gives as a character
 SESSION_SETTINGS = [name for name in names_of(SamplingConfig) if name not in _EXCLUDED]
 
@@ -197,7 +198,7 @@ def _parsed(name: str, text: str) -> Any:
             raise ConfigError(f"{name} ({text!r}) must be on or off")
         return text == "on"
     if get_origin(kind) is tuple:
-        return () if text == "none" else _split(name, text)
+        return () if text == "none" else tuple(map(unescaped, _split(name, text)))
     if kind in (int, float):
         try:
             return kind(text)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from minigpt.cli.models import out_of_memory_as
+from minigpt.cli.prompts import listed
 from minigpt.cli.render.terminal import note
 from minigpt.config import ReadingConfig
 from minigpt.errors import ConfigError, GenerationError
@@ -50,7 +51,8 @@ def evaluate_texts(
     for overlap in training_overlap(found, checkpoint):
         note(f"note: {overlap}")
     with progress_bar(notes, "tokenizing", in_bytes=True) as report:
-        corpus = Corpus.build(found, checkpoint.tokenizer, validation_fraction=0, progress=report)
+        tokenizer = checkpoint.tokenizer.with_names() if reading.special_tokens else checkpoint.tokenizer
+        corpus = Corpus.build(found, tokenizer, validation_fraction=0, progress=report)
     corpus.check_loss_on(loss_on)
     stream, scored = document_stream(corpus, options.limit), corpus.scored(loss_on, "train")
     if scored is not None:
@@ -105,8 +107,11 @@ def _break_down(
     notes: "Console",
 ) -> "Breakdown":
     """Evaluates a stream of documents, (N,) token ids; only `scored` ones count, (N,) bool."""
+    import numpy as np
+
     from minigpt.cli.render.console import progress_bar
     from minigpt.evaluation.breakdown import break_down
+    from minigpt.generation.unread_characters import unread_tokens
 
     tokenizer = checkpoint.tokenizer
     if tokenizer.losses():
@@ -115,6 +120,18 @@ def _break_down(
         note(
             f"note: the tokenizer ({tokenizer.name}) does not keep every character, so bits per byte are those of the"
             f" text that its tokens spell; {n_unknown:,} of {len(stream):,} tokens are unknown and spell nothing"
+        )
+    unread = unread_tokens(checkpoint.model, tokenizer)
+    if tokenizer.end_of_text in unread:
+        note("note: the model never predicts the end of a text, so these tokens are not scored")
+        is_text = stream != tokenizer.end_of_text
+        scored = is_text if scored is None else scored & is_text
+    if lost := unread & {*np.unique(stream).tolist()} - {tokenizer.end_of_text}:
+        raw = tokenizer.decode_bytes(id for id in stream.tolist() if id in lost)
+        shown = listed([repr(char) for char in dict.fromkeys(raw.decode(errors="ignore"))])
+        note(
+            f"note: the model's vocabulary has no token for {shown}; it never predicts them, so they make up nearly all"
+            " of the loss"
         )
     with progress_bar(notes, "evaluating") as report, out_of_memory_as(GenerationError(OUT_OF_MEMORY)):
         return break_down(

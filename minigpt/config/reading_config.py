@@ -34,7 +34,11 @@ class ReadingConfig(Settings):
         max=0.5,
         group="Text",
     )
-
+    special_tokens: bool = setting(
+        False,
+        "read the names of an imported model's special tokens in the text, such as <speaker1>, as these tokens",
+        group="Text",
+    )
     mix: bool = setting(
         False,
         "each TEXT has a weight, as in web/=3 books/=1: that share of the training sequences comes from it",

@@ -52,8 +52,8 @@ class SamplingConfig(Settings):
     )
     logit_bias: tuple[str, ...] = setting(
         (),
-        "number to add to a token's score: TEXT=NUMBER, as in ' word=2.5', or #ID=NUMBER, as in '#318=-100'; may be "
-        "given several times",
+        "number to add to a token's score: TEXT=NUMBER, as in ' word=2.5' or '<|endoftext|>=-5', or #ID=NUMBER, as in "
+        "'#318=-100'; may be given several times",
         group="Sampling",
     )
     bad_words: tuple[str, ...] = setting(
@@ -91,7 +91,9 @@ class SamplingConfig(Settings):
         min=1,
         group="Sampling",
     )
-    stop: tuple[str, ...] = setting((), "text to stop before; may be given several times")
+    stop: tuple[str, ...] = setting(
+        (), "text to stop before, such as '###', or '\\n' for a line break; may be given several times"
+    )
     until: Literal["sentence", "paragraph", "line"] | None = setting(
         None, "stop after the first complete sentence, paragraph or line"
     )
@@ -99,6 +101,10 @@ class SamplingConfig(Settings):
         True,
         "generate the white space at the end of a prompt again, together with what follows, as the tokenizer splits "
         "text",
+    )
+    special_tokens: bool = setting(
+        False,
+        "read the names of special tokens in a prompt, such as <|endoftext|>, as these tokens, not as text",
     )
     allow_invalid_utf8: bool = setting(False, "allow tokens that break a character, which then becomes U+FFFD")
     context: str = setting(

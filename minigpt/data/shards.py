@@ -112,6 +112,8 @@ def write_shards(
         )
     lengths, dtype = tokenizer.token_lengths, token_type(tokenizer.vocab_size)
     lengths_in_text = lengths.copy()
+    for name, id in tokenizer.special.items():
+        lengths_in_text[id] = len(name.encode())
     lengths_in_text[tokenizer.end_of_text] = len(END_OF_TEXT)
     shards: dict[Part, Shard] = {part: Shard() for part in get_args(Part)}
     hashes = {part: hashlib.sha256() for part in shards}

@@ -172,7 +172,12 @@ class _Recorded:
     sources: tuple[str, ...]
     corpus: CorpusRecord
     reading: ReadingConfig
-    tokenizer: Tokenizer
+    model_tokenizer: Tokenizer
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer as it read the text."""
+        return self.model_tokenizer.with_names() if self.reading.special_tokens else self.model_tokenizer
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "_Recorded | None":

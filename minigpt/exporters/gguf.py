@@ -154,10 +154,14 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: Tokenizer, vocab_size: int) ->
         add(id)
     writer.add_unk_token_id(tokenizer.special_id("unk_token"))
     writer.add_pad_token_id(tokenizer.special_id("pad_token"))
-    writer.add_add_bos_token(False)
+    adds_bos = tokenizer.prefix_ids == (tokenizer.special_id("bos_token"),)
+    writer.add_add_bos_token(adds_bos)
     if tokenizer.chat_template is not None:
         writer.add_chat_template(tokenizer.chat_template)
     notes = [f"llama.cpp reads {END_OF_TEXT} in a prompt as the end of a text, minigpt as characters"]
+    if tokenizer.prefix_ids and not adds_bos:
+        ids = ", ".join(map(str, tokenizer.prefix_ids))
+        notes.append(f"the tokenizer puts other tokens than one bos_token before a prompt ({ids}), llama.cpp does not")
     if more := tokenizer.end_ids[3:]:
         ids = ", ".join(map(str, more))
         notes.append(f"GGUF has room for 3 ids that end a text, so llama.cpp may write on after the others ({ids})")

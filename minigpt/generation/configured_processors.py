@@ -63,7 +63,7 @@ def configured_processors(config: SamplingConfig, tokenizer: Tokenizer | None) -
 
 
 def _spellings(text: str, tokenizer: Tokenizer) -> list[list[int]]:
-    """The tokens of a bad word, without and with a space before it.
+    """The tokens of a bad word, without and with a space before it; for the name of a special token, also that token.
 
     Raises: ConfigError for a text without tokens, such as a space that the tokenizer drops.
     """
@@ -72,7 +72,7 @@ def _spellings(text: str, tokenizer: Tokenizer) -> list[list[int]]:
         raise ConfigError(
             f"bad_words ({text!r}) must contain a token, but this model's tokenizer finds none in it; give another text"
         )
-    return spellings
+    return [*spellings, [tokenizer.special[text]]] if text in tokenizer.special else spellings
 
 
 def configured_truncations(config: SamplingConfig) -> list[Truncation]:
@@ -87,7 +87,8 @@ def configured_truncations(config: SamplingConfig) -> list[Truncation]:
 
 
 def _token_bias(entry: str, tokenizer: Tokenizer | None) -> tuple[int, float]:
-    """The token id and the number of one `logit_bias`: `#318=2.5` is an id, others are the exact text of one token.
+    """The token id and the number of one `logit_bias`: `#318=2.5` is an id, others are the exact text of one token, or
+    the name of a special token.
 
     Raises: ConfigError for a text of several tokens or of none, or without a tokenizer, and for an id that the
     tokenizer does not have.
@@ -101,7 +102,7 @@ def _token_bias(entry: str, tokenizer: Tokenizer | None) -> tuple[int, float]:
         return int(token[1:]), bias
     if tokenizer is None:
         raise ConfigError(f"logit_bias ({entry!r}) needs a tokenizer, or an id such as '#318=2.5'")
-    ids = tokenizer.encode(token)
+    ids = [tokenizer.special[token]] if token in tokenizer.special else tokenizer.encode(token)
     if not ids:
         raise ConfigError(
             f"logit_bias ({entry!r}) must name one token, but this model's tokenizer finds none in {token!r}"

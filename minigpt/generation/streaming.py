@@ -79,7 +79,7 @@ class RowText:
 def generate_pieces(
     model: GPT | Engine,
     tokenizer: Tokenizer,
-    prompts: Sequence[str],
+    prompts: Sequence[str | Sequence[int]],
     config: SamplingConfig,
     *,
     processors: Sequence[LogitsProcessor] = (),
@@ -87,7 +87,7 @@ def generate_pieces(
     alternatives: int | None = None,
     drafter: Drafter | None = None,
 ) -> Iterator[Piece]:
-    """Continues every prompt `config.samples` times in parallel, piece by piece.
+    """Continues every prompt, a text or token ids, `config.samples` times in parallel, piece by piece.
 
     With beams or `best_of`, the pieces come after the search, the best continuation of each prompt first.
     Row r continues prompt r // samples. It ends at one of the tokenizer's `end_ids`, before a stop string, after the
@@ -101,7 +101,10 @@ def generate_pieces(
         raise ConfigError("processors must be given to the Sampler if generate_pieces gets one")
     engine = engine_of(model)
     sampler = sampler or Sampler(config, tokenizer, processors=processors)
-    encoded = [encode_prompt(tokenizer, prompt, token_healing=config.token_healing) for prompt in prompts]
+    encoded = [
+        encode_prompt(tokenizer, prompt, token_healing=config.token_healing, special_tokens=config.special_tokens)
+        for prompt in prompts
+    ]
     with eval_mode(engine.model):
         if config.beams > 1:
             yield from _search(engine, tokenizer, encoded, config, sampler)
@@ -190,12 +193,12 @@ def _search(
 def generate_text(
     model: GPT | Engine,
     tokenizer: Tokenizer,
-    prompt: str,
+    prompt: str | Sequence[int],
     config: SamplingConfig,
     *,
     processors: Sequence[LogitsProcessor] = (),
 ) -> Iterator[str]:
-    """Continues one prompt as text, in pieces of whole characters.
+    """Continues one prompt, a text or token ids, as text, in pieces of whole characters.
 
     Raises: ConfigError for several samples, which need `generate_pieces`; GenerationError for NaN or infinite logits.
     """

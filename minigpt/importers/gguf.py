@@ -6,6 +6,8 @@ Source: llama.cpp, conversion/gpt2.py, src/llama-arch.cpp, src/models/gpt2.cpp a
 import re
 from array import array
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -210,10 +212,13 @@ def _read_tokenizer(file: GgufFile, notes: list[str]) -> Tokenizer:
             f"tokenizer.ggml.model ({family!r}) in {file.path} must be 'gpt2', or 'rwkv' as minigpt writes it"
         )
     tokens = _read_tokens(file)
+    prefix = []
     if values.get("tokenizer.ggml.add_bos_token") is True:
-        notes.append("llama.cpp puts a start token before every prompt to this model, minigpt does not")
+        start = tokens.roles.get("bos_token", tokens.end_of_text)
+        prefix = [tokens.special[start]]
+        notes.append(f"the tokenizer puts {start} before every prompt, as in llama.cpp")
     if family == "rwkv":
-        return _character_tokenizer(file, tokens)
+        return _character_tokenizer(file, tokens, prefix)
     pre_tokenizer = values.get("tokenizer.ggml.pre")
     if pre_tokenizer in _UNKNOWN_PRE_TOKENIZERS:
         notes.append("the file does not name its pre-tokenizer (tokenizer.ggml.pre): GPT-2's is assumed")
@@ -228,7 +233,7 @@ def _read_tokenizer(file: GgufFile, notes: list[str]) -> Tokenizer:
     merges = [merge for merge in merges if not all(part in tokens.special for part in merge.split(" "))]
     return Tokenizer.from_vocabulary(
         tokens.normal, merges, special=tokens.special, end_of_text=tokens.end_of_text, added=tokens.added,
-        roles=tokens.roles,
+        roles=tokens.roles, prefix=prefix,
     )  # fmt: skip
 
 
@@ -268,11 +273,10 @@ def _read_tokens(file: GgufFile) -> _Tokens:
     return found
 
 
-def _character_tokenizer(file: GgufFile, tokens: _Tokens) -> Tokenizer:
+def _character_tokenizer(file: GgufFile, tokens: _Tokens, prefix: Sequence[int]) -> Tokenizer:
     r"""A character tokenizer as minigpt's exporter writes it, each token as `\xe2\x82\xac`."""
     if not all(re.fullmatch(r"(\\x[0-9a-f]{2})+", token) for token in tokens.normal):
         raise CheckpointError(f"tokenizer.ggml.model ('rwkv') in {file.path} must be one that minigpt wrote")
     ids = {bytes.fromhex(token.replace(r"\x", "")): id for token, id in tokens.normal.items()}
-    return Tokenizer(
-        Vocabulary(ids, (), tokens.special, tokens.end_of_text, tokens.added, by_character=True, roles=tokens.roles)
-    )
+    vocabulary = Vocabulary(ids, (), tokens.special, tokens.end_of_text, tokens.added, by_character=True)
+    return Tokenizer(replace(vocabulary, roles=tokens.roles, prefix=tuple(prefix)))

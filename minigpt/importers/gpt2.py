@@ -22,6 +22,7 @@ from minigpt.importers.huggingface import GPT2_VOCABULARY_ASSUMED, SCALED_QUERIE
 from minigpt.importers.open_model import has_scaled_queries, open_model
 from minigpt.importers.verification import Verification, verify_gpt2
 from minigpt.model.gpt import GPT
+from minigpt.model.nonfinite import nonfinite_parameter
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, Checkpoint, load_checkpoint, save_checkpoint
 from minigpt.storage.files import exists
 from minigpt.storage.huggingface import from_huggingface
@@ -179,6 +180,8 @@ def _import(
         metadata = metadata | {SCALED_QUERIES: "true"}
     with contextlib.closing(imported.tensors):
         model = from_huggingface(imported.tensors, imported.config, device=resolve_device(device), mapped=True)
+    if (nonfinite := nonfinite_parameter(model)) is not None:
+        raise CheckpointError(f"{path} has weights that are NaN or infinite, so its training diverged: {nonfinite}")
     already_there = exists(target)
     if not already_there:
         try:

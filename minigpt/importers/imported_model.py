@@ -6,6 +6,7 @@ from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
 from minigpt.storage.huggingface import TensorSource
 from minigpt.tokenizer.display import token_label
+from minigpt.tokenizer.library import LibraryVocabulary
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _GPT2_TOKENS, _GPT2_PADDED = 50257, 50304  # nanoGPT and others pad GPT-2's vocabulary to a multiple of 64
@@ -36,12 +37,16 @@ def tokenizer_notes(tokenizer: Tokenizer) -> list[str]:
     if len(tokenizer.end_ids) > 1:
         ends = ", ".join(f"{id} ({token_label(tokenizer, id)})" for id in tokenizer.end_ids)
         notes.append(f"a generated text ends at any of these tokens: {ends}")
-    if tokenizer.losses() or tokenizer.start_of_text != tokenizer.end_of_text:
-        names = {id: name for name, id in tokenizer.special.items()}
-        start, end = names[tokenizer.start_of_text], names[tokenizer.end_of_text]
+    names = {id: name for name, id in tokenizer.special.items()}
+    before = "".join(names[id] for id in tokenizer.prefix_ids)
+    begins = f"{before} begins every prompt, as in transformers"
+    if isinstance(tokenizer.vocabulary, LibraryVocabulary):
         lost = "; ".join(tokenizer.losses() or ["it keeps every character"])
-        around = f"a prompt gets no special tokens, but an empty one becomes {start}, and {end} ends a text"
-        notes.append(f"the tokenizer ({tokenizer.name}) is run by the tokenizers library: {lost}; {around}")
+        start = begins if before else f"an empty prompt becomes {names[tokenizer.start_of_text]}"
+        ends = f"{names[tokenizer.end_of_text]} ends a text"
+        notes.append(f"the tokenizer ({tokenizer.name}) is run by the tokenizers library: {lost}; {start}, and {ends}")
+    elif before:
+        notes.append(f"{begins} (the tokenizer's post_processor or add_bos_token)")
     return notes
 
 
@@ -56,4 +61,6 @@ def check_vocabulary(tokenizer: Tokenizer, config: GPTConfig, source: object) ->
             f"{source} has a model of {rows} tokens, but its tokenizer ({tokenizer.name}) has {tokens};"
             " they do not belong together"
         )
-    return [f"ids {tokens} to {rows - 1} have no token and are never generated"] if tokens < rows else []
+    if tokens < rows - 1:
+        return [f"ids {tokens} to {rows - 1} have no token and are never generated"]
+    return [f"the id {tokens} has no token and is never generated"] if tokens < rows else []

@@ -105,11 +105,11 @@ def _add_tokenizer(path: Path, content: Mapping[str, Any], config: GPTConfig, te
         tokenizer = Tokenizer.named("gpt2")
         notes += ["GPT-2's vocabulary is assumed", *check_vocabulary(tokenizer, config, path)]
         return ImportedModel(config, tensors, tokenizer, tuple(notes))
-    config, tensors, tokenizer = add_byte_tokens(tensors, config, characters)
+    config, tensors, tokenizer, changes = add_byte_tokens(tensors, config, characters)
     location = f"{_META} next to it" if meta.parent == path.parent else f"data/{dataset}/{_META}"
     notes.append(f"its {len(characters)} characters are those of the {location}")
     notes.append("minigpt adds tokens for the 256 bytes, which the model never predicts and was not trained on")
-    return ImportedModel(config, tensors, tokenizer, tuple(notes))
+    return ImportedModel(config, tensors, tokenizer, (*notes, *changes))
 
 
 def _find_meta(path: Path, dataset: object) -> Path | None:

@@ -47,6 +47,9 @@ _IN_FOLDERS = (
     HPARAMS,
     CHECKPOINT,
 )
+# Forms of transformers 4 that are not read, by suffix: whose they are, and the argument by which it reads them.
+_OTHER_FORMS = {".h5": ("TensorFlow's (Keras) format", "from_tf"), ".msgpack": ("Flax's format", "from_flax")}
+_HDF5 = b"\x89HDF\r\n\x1a\n"
 _ALONE = ("*.safetensors", "*.gguf", "*.bin", "*.pt", "*.pth")
 _SHARDS = ".index.json"
 _FORMS = (
@@ -281,6 +284,8 @@ def open_model(path: Path, *, ids_only: bool = False) -> ImportedModel:
         raise
     except OSError as error:
         raise CheckpointError(f"{read_error(path, error)}; give {_FORMS}") from error
+    if start == _HDF5 or path.suffix in _OTHER_FORMS:
+        raise _other_form(path, path.suffix if path.suffix in _OTHER_FORMS else ".h5")
     if start.startswith(b"GGUF"):
         from minigpt.importers.gguf import open_gguf
 
@@ -320,8 +325,20 @@ def _find_in_folder(folder: Path) -> Path:
             raise CheckpointError(f"{folder} holds several models ({names}); give one of these files")
         if found:
             return found[0]
+    for suffix in _OTHER_FORMS:
+        if found := sorted(folder.glob(f"*{suffix}")):
+            raise _other_form(found[0], suffix)
     content = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
     raise CheckpointError(f"{folder} holds no model (it holds {content}); give {_FORMS}")
+
+
+def _other_form(path: Path, suffix: str) -> CheckpointError:
+    """The error for weights in a form that minigpt does not read."""
+    form, argument = _OTHER_FORMS[suffix]
+    return CheckpointError(
+        f"{path} is in {form}, which minigpt does not read; convert it with transformers 4: "
+        f"GPT2LMHeadModel.from_pretrained({str(path.parent)!r}, {argument}=True).save_pretrained('NEW_FOLDER')"
+    )
 
 
 def _open_or_close(weights: Path, tensors: TensorSource, ids_only: bool) -> ImportedModel:

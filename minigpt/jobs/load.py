@@ -47,8 +47,10 @@ class Model:
         """The model's shape."""
         return self.checkpoint.model.config
 
-    def generate(self, prompt: str = "", *, processors: Sequence[LogitsProcessor] = (), **sampling: Any) -> str:
-        """The continuation of a prompt, without the prompt.
+    def generate(
+        self, prompt: str | Sequence[int] = "", *, processors: Sequence[LogitsProcessor] = (), **sampling: Any
+    ) -> str:
+        """The continuation of a prompt, a text or token ids, without the prompt.
 
         `sampling` are the fields of SamplingConfig, `processors` the caller's functions of the logits (see
         `LogitsProcessor`).
@@ -60,7 +62,9 @@ class Model:
         """
         return "".join(self.stream(prompt, processors=processors, **sampling))
 
-    def stream(self, prompt: str = "", *, processors: Sequence[LogitsProcessor] = (), **sampling: Any) -> Iterator[str]:
+    def stream(
+        self, prompt: str | Sequence[int] = "", *, processors: Sequence[LogitsProcessor] = (), **sampling: Any
+    ) -> Iterator[str]:
         """The continuation of a prompt in pieces of whole characters, each when it is generated.
 
         Raises: as `generate`.
@@ -72,7 +76,9 @@ class Model:
         config = _sampling_config(sampling)
         return self._stream(prompt, config, processors)
 
-    def _stream(self, prompt: str, config: SamplingConfig, processors: Sequence[LogitsProcessor]) -> Iterator[str]:
+    def _stream(
+        self, prompt: str | Sequence[int], config: SamplingConfig, processors: Sequence[LogitsProcessor]
+    ) -> Iterator[str]:
         drafter = default_drafter(self.engine)
         for piece in generate_pieces(
             self.engine, self.tokenizer, [prompt], config, processors=processors, drafter=drafter

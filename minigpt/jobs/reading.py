@@ -8,14 +8,18 @@ from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 from minigpt.data.sharded.texts import find_texts, read_in_shards
 from minigpt.data.shards import ByteProgress
 from minigpt.data.skipped import shown
-from minigpt.data.sources import scan
+from minigpt.data.sources import Scan, scan
+from minigpt.errors import ConfigError
 from minigpt.jobs.events import Activity, Event
 from minigpt.planning.vocabulary import plan_tokenizer
 from minigpt.storage.run_record import CorpusRecord
 from minigpt.tokenizer.bpe_training import requested_vocab_size
 from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tokenizer.vocabulary import END_OF_TEXT
 from minigpt.training.events import Notice
 from minigpt.units import count
+
+_SEARCHED = 2**22  # characters of a text in which names of special tokens are looked for
 
 
 def read_corpus(
@@ -31,6 +35,13 @@ def read_corpus(
     Of a text in shards, only the first are tokenized, or with `whole` all.
     Raises: ConfigError, DataError, TokenizerError.
     """
+    if reading.special_tokens:
+        if not isinstance(tokenizer, Tokenizer):
+            raise ConfigError(
+                f"special_tokens needs a model to fine-tune (--from): the only special token of a new tokenizer, "
+                f"{END_OF_TEXT}, separates documents without it"
+            )
+        tokenizer = tokenizer.with_names()
     wanted = requested_vocab_size(tokenizer) if isinstance(tokenizer, str) else None
     if read_in_shards(sources, reading):
         corpus: Corpus = yield from _read_shards(sources, tokenizer, reading, progress, whole=whole)
@@ -55,7 +66,26 @@ def read_corpus(
     for note in found.notes:
         yield Notice(0, note)
     yield from _notices(corpus, wanted)
+    if names := _unread_names(found, corpus.tokenizer):
+        yield Notice(
+            0,
+            f"the text contains {', '.join(names)}, which the tokenizer reads as text; to read the names of special "
+            "tokens as these tokens, give --special-tokens",
+        )
     return corpus
+
+
+def _unread_names(found: Scan, tokenizer: Tokenizer) -> list[str]:
+    """The names of special tokens at the beginning of a text that are read as text."""
+    if tokenizer.reads_names or tokenizer.special.keys() <= {END_OF_TEXT}:
+        return []
+    names, left = dict[str, None](), _SEARCHED
+    for piece, _ in found.pieces():
+        names.update(dict.fromkeys(tokenizer.named_in(piece)))
+        left -= len(piece)
+        if left <= 0:
+            break
+    return [name for name in names if name != END_OF_TEXT]
 
 
 def _read_shards(

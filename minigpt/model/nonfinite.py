@@ -23,16 +23,25 @@ def first_nonfinite(model: GPT, ids: Tensor) -> str:
     Blocks are counted from 0, as in the parameters' names. Only the last tokens that fit the context are read.
     Shapes: ids (B, T) int64.
     """
-    for name, parameter in model.named_parameters():
-        finite = parameter.isfinite()
-        if not finite.all():
-            return f"the parameter {name} ({int((~finite).sum())} of its {parameter.numel()} values are not finite)"
+    if (parameter := nonfinite_parameter(model)) is not None:
+        return f"the parameter {parameter}"
     with eval_mode(model):
         for name, layer, output in model.trace(ids[:, -model.config.n_positions :]):
             if not output.isfinite().all():
                 stage = _NAMES.get(name, name)
                 return f"the {stage}{'' if layer is None else f' of block {layer}'}, although its input is finite"
     return "no stage of PyTorch's forward pass"
+
+
+@torch.no_grad()
+def nonfinite_parameter(model: GPT) -> str | None:
+    """The first parameter with NaN or infinite values, and how many they are; None if all are finite."""
+    for name, parameter in model.named_parameters():
+        if not parameter.sum(dtype=torch.float32).isfinite():  # a sum is the fastest way to see that all are finite
+            finite = parameter.isfinite()
+            if not finite.all():
+                return f"{name} ({int((~finite).sum())} of its {parameter.numel()} values are not finite)"
+    return None
 
 
 def check_finite(values: Tensor, model: GPT, ids: Tensor) -> None:

@@ -110,8 +110,8 @@ def encode_conversation(
 ) -> Prompt:
     """The tokens of a conversation, up to where the model's answer begins; the template may take so many seconds.
 
-    The special tokens that a template writes are these tokens. Their names in a message are ordinary text, so that no
-    message can fake a turn. minigpt's own template writes none.
+    The special tokens that a template writes are these tokens, and no others are added. Their names in a message are
+    ordinary text, so that no message can fake a turn. minigpt's own template writes none.
     Raises: ApiError if the template fails, takes too long or refuses the conversation.
     """
     if template == CHAT_TEMPLATE:
@@ -124,11 +124,11 @@ def encode_conversation(
     ]
     earlier, last = placeholders.split(_render(template, hidden, model, seconds))
     if not earlier:
-        return encode_prompt(tokenizer, last, token_healing=token_healing)
+        return encode_prompt(tokenizer, last, token_healing=token_healing, prefix=False)
     ids = [id for part in earlier for id in ([part] if isinstance(part, int) else tokenizer.encode(part))]
     if not tokenizer.encode(last):
         return Prompt(ids)
-    prompt = encode_prompt(tokenizer, last, token_healing=token_healing)
+    prompt = encode_prompt(tokenizer, last, token_healing=token_healing, prefix=False)
     return Prompt(ids if prompt.end == last else ids + prompt.ids, prompt.end)
 
 

@@ -96,6 +96,9 @@ class Choice:
         decoder, offset, end = self.model.tokenizer.decoder(), 0, len(self.prompt)
         for token in tokens:
             piece = decoder.feed(token.id)
+            if token.id in self.model.tokenizer.prefix_ids and not self.prompt.startswith(piece.strip(), offset):
+                self._pending.append((token, offset))  # the tokenizer puts it before a text, which does not contain it
+                continue
             begin, visible = offset, piece.lstrip()
             while visible and offset < end and self.prompt[offset].isspace():
                 offset += 1

@@ -89,7 +89,8 @@ def completion_options(body: Mapping[str, Any], model: ServedModel, config: Serv
         raise invalid("suffix is not possible: GPT-2 continues a text, it cannot fill a gap", "suffix")
     # An echoed prompt keeps its own tokens, which may be scored.
     token_healing = given.get("token_healing", True) and not given.get("echo")
-    prompts = _prompts(given.get("prompt"), model, config, token_healing=token_healing)
+    special_tokens = given.get("special_tokens", False)
+    prompts = _prompts(given.get("prompt"), model, config, token_healing=token_healing, special_tokens=special_tokens)
     texts = _texts(given.get("prompt") or "", prompts, model)
     return generation_options(given, prompts, texts, model, config)
 
@@ -134,17 +135,23 @@ def generation_options(
     )
 
 
-def _prompts(prompt: Any, model: ServedModel, config: ServeConfig, *, token_healing: bool) -> list[Prompt]:
+def _prompts(
+    prompt: Any, model: ServedModel, config: ServeConfig, *, token_healing: bool, special_tokens: bool
+) -> list[Prompt]:
     """The tokens of each prompt; a prompt given as ids keeps them.
 
     Raises: ApiError for too many prompts, and for ids that the model does not have.
     """
+
+    def encode(text: str) -> Prompt:
+        return model.encode(text, token_healing=token_healing, special_tokens=special_tokens)
+
     if prompt is None or isinstance(prompt, str):
-        return [model.encode(prompt or "", token_healing=token_healing)]
+        return [encode(prompt or "")]
     if not isinstance(prompt[0], int) and len(prompt) > config.max_prompts:
         raise invalid(f"prompt has {len(prompt)} prompts; send at most {config.max_prompts} in one request", "prompt")
     if isinstance(prompt[0], str):
-        return [model.encode(text, token_healing=token_healing) for text in prompt]
+        return [encode(text) for text in prompt]
     prompts = [prompt] if isinstance(prompt[0], int) else prompt
     for index, ids in enumerate(prompts):
         model.check_ids(ids, "prompt" if prompts is not prompt else f"prompt[{index}]")

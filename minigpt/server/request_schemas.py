@@ -124,6 +124,7 @@ COMPLETION: Final[dict[str, Any]] = {
             minimum=1,
             maximum=MOST_SAMPLES,
         ),
+        "special_tokens": _own_field("special_tokens"),
         "echo": _field("boolean", "return the prompt before the text"),
         "logprobs": _field(
             "integer",
@@ -229,7 +230,7 @@ TOKENIZE: Final[dict[str, Any]] = {
     "properties": {
         "model": _SAMPLING["model"],
         "prompt": {"type": "string", "description": "the text; one that is exactly the name of a special token is it"},
-        "add_special_tokens": _field("boolean", "accepted and ignored: GPT-2 adds none"),
+        "add_special_tokens": _field("boolean", "false omits the tokens that begin every prompt, if any"),
     },
 }
 

@@ -50,11 +50,11 @@ class ServedModel:
             "max_model_len": self.context_length,
         }
 
-    def encode(self, text: str, *, token_healing: bool) -> Prompt:
+    def encode(self, text: str, *, token_healing: bool, special_tokens: bool = False) -> Prompt:
         """The tokens of a prompt; the exact name of a special token is that token, no text at all the end of a text."""
         if text in self.tokenizer.special:
             return Prompt([self.tokenizer.special[text]])
-        return encode_prompt(self.tokenizer, text, token_healing=token_healing)
+        return encode_prompt(self.tokenizer, text, token_healing=token_healing, special_tokens=special_tokens)
 
     def check_ids(self, ids: Sequence[int], param: str) -> None:
         """Raises: ApiError for an id that the tokenizer does not have."""

@@ -15,6 +15,8 @@ def tokenize(body: Mapping[str, Any], model: ServedModel, config: ServeConfig) -
     Raises: ApiError for too many.
     """
     ids = model.encode(body["prompt"], token_healing=False).ids if body["prompt"] else []
+    if body.get("add_special_tokens") is False and body["prompt"] not in model.tokenizer.special:
+        ids = model.tokenizer.encode(body["prompt"])
     _check_amount(ids, "prompt", config)
     return {"tokens": ids, "count": len(ids), "max_model_len": model.context_length}
 
@@ -51,6 +53,6 @@ def tokenizer_info(model: ServedModel) -> dict[str, Any]:
         "eos_token": names[tokenizer.end_of_text],
         "unk_token": tokenizer.unknown or names[tokenizer.special_id("unk_token")],
         "pad_token": names[tokenizer.special_id("pad_token")],
-        "add_bos_token": False,
+        "add_bos_token": bool(tokenizer.prefix_ids),
         "chat_template": model.chat_template,
     }

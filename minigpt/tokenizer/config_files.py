@@ -43,6 +43,11 @@ class TokenizerConfig(NamedTuple):
         """Whether transformers reads the tokenizer as a GPT2Tokenizer."""
         return self.options.get("tokenizer_class") in _GPT2_TOKENIZERS
 
+    def prefix(self, ids: Mapping[str, int]) -> Sequence[int]:
+        """The ids that transformers puts before a text if there is no tokenizer.json, whose post_processor says it."""
+        bos = self.roles.get("bos_token", END_OF_TEXT if self.is_gpt2_tokenizer else "")
+        return [ids[bos]] if self.options.get("add_bos_token") and bos in ids else []
+
     @property
     def literal_tokens(self) -> list[AddedToken]:
         """The added tokens, all of which match literally.

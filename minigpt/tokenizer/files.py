@@ -28,6 +28,8 @@ from minigpt.tokenizer.vocabulary import (
 _FILE_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 # The entry of tokenizer_config.json by which a model without a tokenizer is known: the number of its ids.
 _IDS_ONLY = "minigpt_ids_only"
+# The entry of tokenizer_config.json of a tokenizer that reads the names of special tokens in documents as these tokens.
+_READS_NAMES = "minigpt_special_tokens"
 AnyVocabulary = Vocabulary | LibraryVocabulary | IdsOnly
 # SHA-256 of the tokenizer.json that minigpt writes for GPT-2.
 _GPT2_FILE = "9538531b4af510e665b3ab13d38c60947038e6407cc38c96e84e6a07206dae3e"
@@ -39,14 +41,16 @@ def gpt2() -> Vocabulary:
     return Vocabulary.in_order(GPT2_BYTES, parse_merges(text))
 
 
-def write(directory: Path, vocabulary: AnyVocabulary, chat_template: str | None = None) -> None:
+def write(
+    directory: Path, vocabulary: AnyVocabulary, chat_template: str | None = None, *, reads_names: bool = False
+) -> None:
     """Writes a tokenizer's files into a directory, which is created if missing.
 
     The files are `tokenizer.json` and `tokenizer_config.json`, and for older programs `vocab.json` and `merges.txt`,
     except for a tokenizer by character, which these cannot express. A tokenizer of other rules keeps its own files.
     """
     if isinstance(vocabulary, LibraryVocabulary):
-        library_files.write(directory, vocabulary, chat_template)
+        library_files.write(directory, vocabulary, chat_template, {_READS_NAMES: True} if reads_names else {})
         return
     if isinstance(vocabulary, IdsOnly):
         directory.mkdir(parents=True, exist_ok=True)
@@ -65,6 +69,7 @@ def write(directory: Path, vocabulary: AnyVocabulary, chat_template: str | None 
         "add_prefix_space": False,
         "clean_up_tokenization_spaces": False,  # the default of transformers 4 is True
         **({} if chat_template is None else {"chat_template": chat_template}),
+        **({_READS_NAMES: True} if reads_names else {}),
     }
     directory.mkdir(parents=True, exist_ok=True)
     content = to_tokenizer_json(vocabulary)
@@ -87,6 +92,11 @@ def has_tokenizer(directory: Path) -> bool:
 def is_ids_only(directory: Path) -> bool:
     """Whether a directory says that its model has no tokenizer."""
     return not (directory / "tokenizer.json").exists() and _IDS_ONLY in read_config(directory).options
+
+
+def reads_names(directory: Path) -> bool:
+    """Whether a directory says that its tokenizer reads the names of special tokens in documents as these tokens."""
+    return read_config(directory).options.get(_READS_NAMES) is True
 
 
 def read(directory: Path, end_of_text: str | None = None) -> AnyVocabulary:
@@ -117,7 +127,8 @@ def read(directory: Path, end_of_text: str | None = None) -> AnyVocabulary:
         except TokenizerError as error:
             if not isinstance(error.__cause__, OtherRulesError):
                 raise
-        return library_files.read_library_json(path, config, end_of_text)
+            difference = str(error.__cause__)
+        return library_files.read_library_json(path, config, end_of_text, difference)
     path = directory / pair[1]
     with as_tokenizer_error(path):
         version, *lines = read_regular(path).decode().replace("\r\n", "\n").split("\n")
@@ -174,7 +185,8 @@ def _combine(parsed: ParsedTokenizer, config: TokenizerConfig, end_of_text: str 
         raise TokenizerError(f"it must name its end-of-text token, but {reason}")
     names = {end, *config.roles.values(), *config.names, *(token.content for token in parsed.added if token.special)}
     names |= {token.content for token in config.literal_tokens if token.special}
-    special = {name: id for name, id in ids.items() if name in names}
+    prefix = config.prefix(ids) if parsed.prefix is None else parsed.prefix
+    special = {name: id for name, id in ids.items() if name in names or id in prefix}
     return build_vocabulary(
         parsed.vocab,
         parsed.merges,
@@ -183,6 +195,7 @@ def _combine(parsed: ParsedTokenizer, config: TokenizerConfig, end_of_text: str 
         added={name: token.id for name, token in tokens.items() if name not in special and name},
         by_character=parsed.by_character,
         ignores_merges=parsed.ignores_merges,
+        prefix=tuple(prefix),
         roles={role: name for role, name in config.roles.items() if name in special and role != "eos_token"},
     )
 
@@ -197,6 +210,7 @@ def build_vocabulary(
     by_character: bool,
     ignores_merges: bool,
     roles: Mapping[str, str],
+    prefix: Sequence[int] = (),
 ) -> Vocabulary:
     """The vocabulary with these tokens and merges in GPT-2's byte alphabet; names that are also `special` or `added`
     count as those.
@@ -215,6 +229,7 @@ def build_vocabulary(
         added=added,
         by_character=by_character,
         roles=roles,
+        prefix=prefix,
     )
     reachable, longer = vocabulary.reachable_tokens, [token for token in vocabulary.tokens if len(token) > 1]
     if by_character:

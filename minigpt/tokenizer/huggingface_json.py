@@ -1,7 +1,6 @@
 """Writes Hugging Face's tokenizer.json, and reads the files whose tokens have the same ids here.
 
-A file with any option that would give other ids is refused with an error that names the option. What it says of tokens
-around a text (post_processor) is ignored: prompts and documents here have none.
+A file with any option that would give other ids is refused with an error that names the option.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,13 +30,17 @@ class AddedToken(NamedTuple):
 
 
 class ParsedTokenizer(NamedTuple):
-    """The vocabulary and merges of a tokenizer file, in GPT-2's byte alphabet, and its added tokens."""
+    """The vocabulary and merges of a tokenizer file, in GPT-2's byte alphabet, and its added tokens.
+
+    `prefix` are the ids that it puts before a text; None if the config files say that.
+    """
 
     vocab: Mapping[str, int]
     merges: Sequence[str | Sequence[str]]
     added: Sequence[AddedToken]
     by_character: bool
     ignores_merges: bool
+    prefix: Sequence[int] | None = None
 
 
 def to_tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
@@ -56,7 +59,7 @@ def to_tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
         ],
         "normalizer": None,
         "pre_tokenizer": by_character if vocabulary.by_character else _BYTE_LEVEL,
-        "post_processor": None,
+        "post_processor": around_text(vocabulary.prefix, {id: name for name, id in named.items()}),
         "decoder": _BYTE_LEVEL,
         "model": {
             "type": "BPE",
@@ -101,7 +104,58 @@ def parse_tokenizer_json(content: Mapping[str, Any], *, is_gpt2_tokenizer: bool)
         [parse_added_token(token["content"], token["id"], token) for token in content.get("added_tokens") or ()],
         _splits_by_character(content["pre_tokenizer"], is_gpt2_tokenizer),
         model.get("ignore_merges") is True,
+        parse_prefix(content.get("post_processor")),
     )
+
+
+def around_text(prefix: Sequence[int], names: Mapping[int, str], suffix: Sequence[int] = ()) -> dict[str, Any] | None:
+    """The post_processor of a tokenizer.json that puts these tokens before and after a text; None for no tokens."""
+    if not prefix and not suffix:
+        return None
+
+    def steps(sequence: str, type_id: int) -> list[dict[str, Any]]:
+        text = {"Sequence": {"id": sequence, "type_id": type_id}}
+        before, after = (
+            [{"SpecialToken": {"id": names[id], "type_id": type_id}} for id in ids] for ids in (prefix, suffix)
+        )
+        return [*before, text, *after]
+
+    return {
+        "type": "TemplateProcessing",
+        "single": steps("A", 0),
+        "pair": steps("A", 0) + steps("B", 1),
+        "special_tokens": {
+            names[id]: {"id": names[id], "ids": [id], "tokens": [names[id]]} for id in (*prefix, *suffix)
+        },
+    }
+
+
+def parse_prefix(post_processor: Mapping[str, Any] | None) -> list[int]:
+    """The ids that the post_processor of a tokenizer.json puts before a text.
+
+    Raises: TokenizerError for an unknown kind; KeyError, TypeError or AttributeError for another layout.
+    """
+    found: list[list[int]] = []
+    for step in flat_steps(post_processor, "processors") if post_processor else ():
+        kind, ids = step["type"], list[int]()
+        if kind == "TemplateProcessing":
+            for part in step["single"]:
+                if "SpecialToken" not in part:
+                    break
+                ids += step["special_tokens"][part["SpecialToken"]["id"]]["ids"]
+        elif kind in ("BertProcessing", "RobertaProcessing"):
+            ids = [step["cls"][1]]
+        elif kind != "ByteLevel":
+            raise TokenizerError(
+                f"its post_processor ({kind}) must be TemplateProcessing, BertProcessing, RobertaProcessing or "
+                "ByteLevel"
+            )
+        else:
+            continue
+        found.append(ids)
+    if len(found) > 1:
+        raise TokenizerError(f"its post_processor must have one step that puts tokens around a text, not {len(found)}")
+    return found[0] if found else []
 
 
 def parse_added_token(content: str, id: int, options: Mapping[str, Any]) -> AddedToken:

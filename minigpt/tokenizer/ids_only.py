@@ -19,6 +19,7 @@ class IdsOnly:
     end_id: int
 
     merges = ()
+    prefix = ()
     by_character = False
     kind = "none"
     added: ClassVar[dict[str, int]] = {}

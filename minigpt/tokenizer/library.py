@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,9 +32,11 @@ class LibraryVocabulary:
         added: other tokens that are found in a text before the rules apply, and their ids.
         end_of_text: the special token that ends a document.
         start_of_text: the special token that an empty prompt becomes: the one that texts begin with, if there is one.
+        prefix: the ids of the special tokens that begin every prompt.
         roles: the special token of each role, such as `pad_token`.
         config: the entries of tokenizer_config.json that say how transformers opens it.
         files: other files that it was made from, such as vocab.txt, by name.
+        difference: the rule by which it is not a byte-level tokenizer like GPT-2's.
     """
 
     content: Mapping[str, Any]
@@ -42,9 +44,11 @@ class LibraryVocabulary:
     end_of_text: str
     start_of_text: str
     added: Mapping[str, int] = field(default_factory=dict)
+    prefix: Sequence[int] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
+    difference: str = ""
 
     merges = ()  # no use of merges, such as BPE-dropout, knows these rules
     by_character = False
@@ -110,28 +114,42 @@ class LibraryCoder:
             self.tokens[id] = text.bytes_of(token)
         for token, id in vocabulary.special.items():
             self.tokens[id] = token.encode()
-        end, start = (vocabulary.special[name] for name in (vocabulary.end_of_text, vocabulary.start_of_text))
-        self._border = [end] if start == end else [end, start]  # between two documents
+        self._end = vocabulary.special[vocabulary.end_of_text]
         self._unknown = None if vocabulary.unknown is None else ids[vocabulary.unknown]
         self._unknown_name = vocabulary.unknown
+        self._vocabulary = vocabulary
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text; the names of special tokens are ordinary text.
 
         Raises: TokenizerError if the library fails.
         """
+        return self._encode(self._rules, text)
+
+    def encode_names(self, text: str) -> list[int]:
+        """The ids of a text in which the names of special tokens are these tokens.
+
+        Raises: TokenizerError if the library fails.
+        """
+        return self._encode(self._rules_with_names, text)
+
+    def _encode(self, rules: Any, text: str) -> list[int]:
         if not text.isascii():  # the library refuses lone surrogates
             text = replace_surrogates(text)
         with library_errors("it cannot encode this text"):
-            ids: list[int] = self._rules.encode(text, add_special_tokens=False).ids
+            ids: list[int] = rules.encode(text, add_special_tokens=False).ids
         return ids
 
+    @cached_property
+    def _rules_with_names(self) -> Any:
+        return build_rules(self._vocabulary.content, self._vocabulary.special, finds_special=True)
+
     def encode_array(self, text: str, *, documents: bool = False) -> npt.NDArray[np.uint32]:
-        """The ids of a text; with `documents`, a literal "<|endoftext|>" ends a document and begins another."""
+        """The ids of a text; with `documents`, a literal "<|endoftext|>" is the end-of-text token."""
         ids: list[int] = []
         for index, part in enumerate(text.split(END_OF_TEXT) if documents else [text]):
             if index:
-                ids += self._border
+                ids.append(self._end)
             if part:
                 ids += self.encode(part)
         return np.array(ids, dtype=np.uint32)
@@ -161,9 +179,9 @@ class LibraryCoder:
         return lost
 
 
-def build_rules(content: Mapping[str, Any], special: Collection[str]) -> Any:
+def build_rules(content: Mapping[str, Any], special: Mapping[str, int], *, finds_special: bool = False) -> Any:
     """The library's tokenizer with the rules of a tokenizer.json: without truncation, padding, and tokens around a
-    text. It never finds `special` tokens in a text.
+    text. It finds `special` tokens in a text only with `finds_special`.
 
     Raises: TokenizerError as `LibraryCoder`.
     """
@@ -173,18 +191,24 @@ def build_rules(content: Mapping[str, Any], special: Collection[str]) -> Any:
     model = dict(content["model"])
     # The library does not find special tokens as such, but may find their names among the tokens of the model.
     hidden = {name: f"{name}{_NO_TEXT}" for name in special if len(name) > 1 and name != model.get("unk_token")}
+    all_added = list(content["added_tokens"])
+    if finds_special:
+        hidden = {}
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+        known = {token["content"] for token in all_added}
+        all_added += [{"id": id, "content": name, **flags} for name, id in special.items() if name not in known]
     if model["type"] == "Unigram":
         model["vocab"] = [[hidden.get(token, token), score] for token, score in model["vocab"]]
     else:
         model["vocab"] = {hidden.get(token, token): id for token, id in model["vocab"].items()}
-    added = [{**token, "content": hidden.get(token["content"], token["content"])} for token in content["added_tokens"]]
+    added = [{**token, "content": hidden.get(token["content"], token["content"])} for token in all_added]
     plain = {**content, "model": model, "added_tokens": added} | dict.fromkeys(_AROUND)
     with library_errors("the tokenizers library refuses it"):
         rules = tokenizers.Tokenizer.from_str(json.dumps(plain, ensure_ascii=False, allow_nan=False))
     for token in added:
         if rules.token_to_id(token["content"]) != token["id"]:
             raise TokenizerError(f"its added token {token['content']!r} cannot have the id {token['id']}")
-    rules.encode_special_tokens = True
+    rules.encode_special_tokens = not finds_special
     return rules
 
 

@@ -9,8 +9,9 @@ from minigpt.bounded_reading import read_json_unicode, read_regular
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import sentencepiece_file, wordpiece_file
 from minigpt.tokenizer.config_files import CONFIG, PATHS, TokenizerConfig, as_tokenizer_error
+from minigpt.tokenizer.huggingface_json import around_text, parse_prefix
 from minigpt.tokenizer.library import LibraryVocabulary, model_ids, unknown_token
-from minigpt.tokenizer.vocabulary import END_OF_TEXT
+from minigpt.tokenizer.vocabulary import END_OF_TEXT, check_prefix
 
 FILE = "tokenizer.json"
 WORDPIECE = "vocab.txt"
@@ -30,8 +31,10 @@ def converted_file(directory: Path) -> Path | None:
     return next((directory / name for name in CONVERTED if (directory / name).exists()), None)
 
 
-def read_library_json(path: Path, config: TokenizerConfig, end_of_text: str | None) -> LibraryVocabulary:
-    """The tokenizer in a tokenizer.json.
+def read_library_json(
+    path: Path, config: TokenizerConfig, end_of_text: str | None, difference: str
+) -> LibraryVocabulary:
+    """The tokenizer in a tokenizer.json; `difference` is the rule by which it is not GPT-2's kind.
 
     Raises: TokenizerError if the library cannot run it.
     """
@@ -39,7 +42,7 @@ def read_library_json(path: Path, config: TokenizerConfig, end_of_text: str | No
         content = _as_opened(read_json_unicode(path), config)
         original = next((path.with_name(name) for name in CONVERTED if path.with_name(name).exists()), None)
         files = {} if original is None else {original.name: read_regular(original)}
-        return _combine(content, config, end_of_text, files)
+        return _combine(content, config, end_of_text, files, difference, from_json=True)
 
 
 def read_converted(path: Path, config: TokenizerConfig, end_of_text: str | None) -> LibraryVocabulary:
@@ -61,13 +64,13 @@ def read_converted(path: Path, config: TokenizerConfig, end_of_text: str | None)
         else:
             model = sentencepiece_file.read_sentencepiece(file)
             if class_name == "LlamaTokenizer":
-                model = sentencepiece_file.as_llama(model)
+                model = sentencepiece_file.as_llama(model, legacy=config.options.get("legacy") is True)
             content = sentencepiece_file.to_tokenizer_json(
                 model,
                 as_xlm_roberta=class_name == "XLMRobertaTokenizer"
                 or (class_name not in _SENTENCEPIECE_CLASSES and path.name == "sentencepiece.bpe.model"),
             )
-        return _combine(content, config, end_of_text, {path.name: file})
+        return _combine(content, config, end_of_text, {path.name: file}, f"its {path.name} is of another kind")
 
 
 def read_prefixed(
@@ -87,11 +90,15 @@ def read_prefixed(
         "decoder": prefixed,
         "model": {"type": "BPE", "vocab": vocab, "merges": merges},
     }
-    return _combine(content, config, end_of_text, files)
+    return _combine(content, config, end_of_text, files, "its add_prefix_space (True) must be false")
 
 
-def write(directory: Path, vocabulary: LibraryVocabulary, chat_template: str | None) -> None:
-    """Writes tokenizer.json and tokenizer_config.json, and the files that the tokenizer was made from."""
+def write(
+    directory: Path, vocabulary: LibraryVocabulary, chat_template: str | None, options: Mapping[str, Any]
+) -> None:
+    """Writes tokenizer.json and tokenizer_config.json with these further options, and the files that the tokenizer was
+    made from.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     config = {
         **vocabulary.config,
@@ -101,6 +108,7 @@ def write(directory: Path, vocabulary: LibraryVocabulary, chat_template: str | N
         "model_input_names": ["input_ids", "attention_mask"],  # without token_type_ids, which GPT-2 models reject
         "clean_up_tokenization_spaces": False,
         **({} if chat_template is None else {"chat_template": chat_template}),
+        **options,
     }
     # Bytes, because Windows would change the line ends of a text.
     (directory / FILE).write_bytes(json.dumps(vocabulary.content, ensure_ascii=False).encode() + b"\n")
@@ -120,6 +128,8 @@ def _as_opened(content: dict[str, Any], config: TokenizerConfig) -> dict[str, An
             "strip_accents": config.options.get("strip_accents"),
             "handle_chinese_chars": config.options.get("tokenize_chinese_chars", True),
         }
+    if class_name in _WORDPIECE_CLASSES and not content.get("post_processor"):
+        content["post_processor"] = wordpiece_file.bert_around_text(content["model"]["vocab"], config.roles)
     if class_name == "GPT2Tokenizer" and split and split["type"] == "ByteLevel":
         content["pre_tokenizer"] = {**split, "add_prefix_space": bool(config.options.get("add_prefix_space"))}
     if "type" not in content["model"] and "merges" in content["model"]:  # the oldest files have no type
@@ -128,9 +138,17 @@ def _as_opened(content: dict[str, Any], config: TokenizerConfig) -> dict[str, An
 
 
 def _combine(
-    content: dict[str, Any], config: TokenizerConfig, end_of_text: str | None, files: Mapping[str, bytes]
+    content: dict[str, Any],
+    config: TokenizerConfig,
+    end_of_text: str | None,
+    files: Mapping[str, bytes],
+    difference: str,
+    *,
+    from_json: bool = False,
 ) -> LibraryVocabulary:
     """The tokenizer with these rules and the special and added tokens that the config files name.
+
+    `from_json` if the rules are those of a tokenizer.json, which also says what is put before a text.
 
     Raises: TokenizerError if they contradict each other, or no token ends a text.
     """
@@ -143,6 +161,10 @@ def _combine(
     named = [*config.roles.values(), *config.names, unknown_token(content["model"])]
     special = {name for name in named if name in ids} | {name for name, token in added.items() if token.get("special")}
     special |= {name for name in (*_ENDS, "[CLS]") if name in ids}  # whether a file says so or not
+    prefix = parse_prefix(content.get("post_processor"))
+    if not from_json and not prefix and (prefix := list(config.prefix(ids))):
+        content["post_processor"] = around_text(prefix, {id: name for name, id in ids.items()})
+    special |= {name for name, id in ids.items() if id in prefix}
     by_id = {ids[name]: name for name in special}
     end = end_of_text or _first(
         [
@@ -158,18 +180,22 @@ def _combine(
             f"it must name its end-of-text token, but {f'{end!r} has no id' if end else 'no eos_token has an id'}"
         )
     special.add(end)
-    start = _first([config.roles.get("bos_token"), config.roles.get("cls_token"), "[CLS]"], special) or end
+    begins = [*(name for name, id in ids.items() if prefix and id == prefix[-1])]
+    start = _first([config.roles.get("bos_token"), *begins, config.roles.get("cls_token"), "[CLS]"], special) or end
     content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
+    check_prefix(prefix, {name: ids[name] for name in special})
     vocabulary = LibraryVocabulary(
         content,
         {name: ids[name] for name in sorted(special, key=ids.__getitem__)},
         end,
         start,
         added={name: ids[name] for name in added if name not in special},
+        prefix=tuple(prefix),
         roles={role: name for role, name in config.roles.items() if name in special} | {"eos_token": end}
         | {"bos_token": start},
         config=_kept(config, files),
         files=files,
+        difference=difference,
     )  # fmt: skip
     _ = vocabulary.coder  # checks the rules
     return vocabulary

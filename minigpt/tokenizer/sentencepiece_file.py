@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from minigpt.errors import TokenizerError
+from minigpt.tokenizer.huggingface_json import around_text
 from minigpt.tokenizer.vocabulary import MAX_IDS
 
 _UNIGRAM, _BPE = 1, 2
@@ -41,6 +42,7 @@ class SentencePieceModel:
     splits_at_spaces: bool = True
     charsmap: bytes = b""
     adds_prefix: bool = True
+    adds_prefix_once: bool = False  # not after each added token
     joins_spaces: bool = True
 
 
@@ -137,14 +139,17 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
     raise _DAMAGED
 
 
-def as_llama(model: SentencePieceModel) -> SentencePieceModel:
+def as_llama(model: SentencePieceModel, *, legacy: bool = False) -> SentencePieceModel:
     """The model as transformers' LlamaTokenizer reads it: the text is not normalized, and spaces split nothing.
+
+    With `legacy`, a space begins the text after each added token too, not only the whole text.
 
     Raises: TokenizerError if it is not of type bpe.
     """
     if model.kind != _BPE:
         raise TokenizerError("its SentencePiece model must be of type bpe, as LlamaTokenizer's")
-    return replace(model, charsmap=b"", joins_spaces=False, splits_at_spaces=False, bytes_for_unknown=True)
+    plain = replace(model, charsmap=b"", joins_spaces=False, splits_at_spaces=False)
+    return replace(plain, bytes_for_unknown=True, adds_prefix_once=not legacy)
 
 
 def to_tokenizer_json(model: SentencePieceModel, *, as_xlm_roberta: bool = False) -> dict[str, Any]:
@@ -162,7 +167,8 @@ def to_tokenizer_json(model: SentencePieceModel, *, as_xlm_roberta: bool = False
     if len({piece.text for piece in pieces}) < len(pieces):
         raise TokenizerError("its tokens must differ from each other")
     replaced = {"type": "Metaspace", "replacement": "▁", "split": model.splits_at_spaces}
-    metaspace = replaced | {"prepend_scheme": "always" if model.adds_prefix else "never"}
+    scheme = "first" if model.adds_prefix_once else "always"
+    metaspace = replaced | {"prepend_scheme": scheme if model.adds_prefix else "never"}
     first_split = [{"type": "WhitespaceSplit"}] if model.joins_spaces else []
     charsmap = base64.b64encode(model.charsmap).decode()
     text_of: Any = metaspace
@@ -182,7 +188,7 @@ def to_tokenizer_json(model: SentencePieceModel, *, as_xlm_roberta: bool = False
         ],
         "normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*first_split, metaspace]},
-        "post_processor": None,
+        "post_processor": around_text([0], {0: "<s>", 2: "</s>"}, [2]) if as_xlm_roberta else None,
         "decoder": text_of,
         "model": _model(model, pieces, unknown),
     }

@@ -7,6 +7,7 @@ A vocabulary made here contains the 256 bytes, so that every text can be encoded
 import codecs
 import copy
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +21,9 @@ from minigpt.tokenizer import files
 from minigpt.tokenizer.bpe_training import requested_vocab_size, train_merges
 from minigpt.tokenizer.byte_level import ByteLevelCoder
 from minigpt.tokenizer.config_files import read_end_ids
-from minigpt.tokenizer.library import LibraryVocabulary
+from minigpt.tokenizer.library import LibraryCoder, LibraryVocabulary
 from minigpt.tokenizer.utf8 import Transitions, token_transitions
-from minigpt.tokenizer.vocabulary import GPT2_BYTES, Vocabulary, bytes_to_unicode
+from minigpt.tokenizer.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, bytes_to_unicode
 
 _GPT2_FINGERPRINT = "e86ab48b58bc9bb314277f28b8d8311c22dd445e1425f59072f7c6a3d520b0c7"
 
@@ -34,8 +35,14 @@ class Tokenizer:
     keep their ids, which may have gaps; `vocab_size` is the largest id + 1.
 
     The name of a special token, such as "<|endoftext|>", is encoded as ordinary text, so that no text can end a
-    document by accident; transformers encodes it as the token. All other text gets the same ids as in transformers
-    with `add_special_tokens=False`, except white space of more than 50,000 characters.
+    document by accident; transformers encodes it as the token, as `encode` does with `special_tokens`. All other text
+    gets the same ids as in transformers with `add_special_tokens=False`, except white space of more than 50,000
+    characters.
+
+    In documents it is text as well, unless the tokenizer `reads_names`.
+
+    `prefix_ids` are the special tokens that an imported tokenizer puts before each text, as transformers does. They
+    begin prompts; `encode` does not add them.
 
     Of an imported tokenizer that is not `is_lossless`, decoding may not give the text back.
 
@@ -47,10 +54,12 @@ class Tokenizer:
         """`chat_template` is the Jinja template by which Hugging Face's libraries write conversations, if any."""
         self.vocabulary = vocabulary
         self.chat_template = chat_template
+        self.reads_names = False
         self.merges = vocabulary.merges
         self.special = vocabulary.special
         self.end_of_text = vocabulary.special[vocabulary.end_of_text]
         self.end_ids: tuple[int, ...] = (self.end_of_text,)
+        self.prefix_ids: tuple[int, ...] = tuple(vocabulary.prefix)
         self._coder = ByteLevelCoder(vocabulary) if isinstance(vocabulary, Vocabulary) else vocabulary.coder
         self._token_bytes = self._coder.tokens
         self.vocab_size = len(self._token_bytes)
@@ -100,12 +109,14 @@ class Tokenizer:
         added: Mapping[str, int] | None = None,
         by_character: bool = False,
         roles: Mapping[str, str] | None = None,
+        prefix: Sequence[int] = (),
     ) -> Self:
         """The tokenizer with these tokens and merges, written in GPT-2's byte alphabet as in a vocab.json.
 
         `special` and `added` tokens, written literally, may be in `vocab` as well; `added` tokens are found in a text
         before it is split into pre-tokens. `by_character` splits a text into characters instead. `roles` are the
-        special tokens by role, such as `pad_token`; by default all are the end-of-text token.
+        special tokens by role, such as `pad_token`; by default all are the end-of-text token. `prefix` are the ids of
+        those that begin every prompt.
         Raises: TokenizerError if the ids would differ from those of transformers.
         """
         return cls(
@@ -118,6 +129,7 @@ class Tokenizer:
                 by_character=by_character,
                 ignores_merges=by_character,
                 roles=roles or {},
+                prefix=tuple(prefix),
             )
         )
 
@@ -130,6 +142,8 @@ class Tokenizer:
         """
         directory = Path(directory)
         tokenizer = cls(files.read(directory, end_of_text), files.read_chat_template(directory))
+        if files.reads_names(directory):
+            tokenizer = tokenizer.with_names()
         return tokenizer.with_end_ids(read_end_ids(directory))
 
     def save(self, directory: str | Path) -> None:
@@ -137,12 +151,19 @@ class Tokenizer:
 
         `end_ids` are not among them: they are the eos_token_id of generation_config.json.
         """
-        files.write(Path(directory), self.vocabulary, self.chat_template)
+        files.write(Path(directory), self.vocabulary, self.chat_template, reads_names=self.reads_names)
 
     def with_chat_template(self, chat_template: str | None) -> Self:
         """A copy with this chat template; the ids of every text are the same."""
         other = copy.copy(self)
         other.chat_template = chat_template
+        return other
+
+    def with_names(self) -> Self:
+        """A copy that `reads_names`: in documents, the names of special tokens are these tokens."""
+        other = copy.copy(self)
+        other.reads_names = True
+        other.__dict__.pop("fingerprint", None)
         return other
 
     def with_end_ids(self, ids: Iterable[int]) -> Self:
@@ -162,8 +183,13 @@ class Tokenizer:
         """The id that an empty prompt becomes, and that texts are evaluated after.
 
         It is end-of-text, which separates the texts that a byte-level model is trained on here, or the token that
-        begins the texts of another kind of tokenizer. Other programs read `special_id("bos_token")` in files.
+        begins the texts of an imported tokenizer. Other programs read `special_id("bos_token")` in files.
         """
+        return self.prefix_ids[-1] if self.prefix_ids else self._usual_start
+
+    @property
+    def _usual_start(self) -> int:
+        """`start_of_text` without a prefix."""
         if isinstance(self.vocabulary, Vocabulary):
             return self.end_of_text
         return self.special[self.vocabulary.start_of_text]
@@ -190,7 +216,10 @@ class Tokenizer:
         """
         if isinstance(self.vocabulary, Vocabulary):
             return self.vocabulary
-        raise TokenizerError(f"{purpose} needs a byte-level tokenizer like GPT-2's, but this model's is {self.name}")
+        difference = f": {self.vocabulary.difference}" if isinstance(self.vocabulary, LibraryVocabulary) else ""
+        raise TokenizerError(
+            f"{purpose} needs a byte-level tokenizer like GPT-2's, but this model's is {self.name}{difference}"
+        )
 
     @cached_property
     def name(self) -> str:
@@ -208,6 +237,13 @@ class Tokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """A hexadecimal hash that two tokenizers share only if they give the same ids for every text."""
+        own = self._text_fingerprint
+        if not self.reads_names and self.start_of_text == self._usual_start:
+            return own
+        return hashlib.sha256(f"{own} {self.reads_names} {self.start_of_text}".encode()).hexdigest()
+
+    @cached_property
+    def _text_fingerprint(self) -> str:
         parts = self.vocabulary
         if not isinstance(parts, Vocabulary):
             return parts.fingerprint
@@ -281,22 +317,48 @@ class Tokenizer:
             if token and (token.startswith(beginning) or beginning.startswith(token)) and id not in special
         ]
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text; a literal "<|endoftext|>" is encoded as ordinary text.
+    def encode(self, text: str, *, special_tokens: bool = False) -> list[int]:
+        """The ids of a text; with `special_tokens`, the names of special tokens in it are these tokens, else text.
 
         Raises: TokenizerError if an imported tokenizer cannot encode it.
         """
-        return self._coder.encode(text)
+        if not special_tokens or not self.named_in(text):
+            return self._coder.encode(text)
+        if isinstance(self._coder, LibraryCoder):
+            return self._coder.encode_names(text)
+        ids: list[int] = []
+        for index, part in enumerate(self._special_names.split(text)):
+            ids += [self.special[part]] if index % 2 else self._coder.encode(part)
+        return ids
+
+    def named_in(self, text: str) -> list[str]:
+        """The special tokens whose names are in a text, in its order, each once."""
+        return list(dict.fromkeys(self._special_names.findall(text)))
+
+    @cached_property
+    def _special_names(self) -> re.Pattern[str]:
+        """Finds the names of special tokens, the longest of several that begin at the same character."""
+        return re.compile(f"({'|'.join(map(re.escape, sorted(self.special, key=len, reverse=True)))})")
 
     def encode_array(self, text: str, *, documents: bool = False) -> npt.NDArray[np.uint32]:
         """The ids of a text as an array; with `documents`, a literal "<|endoftext|>" is the end-of-text token,
-        whatever its name in this vocabulary, before the token that begins a text if that is another.
+        whatever its name in this vocabulary, before the token that begins a text if that is another. In documents,
+        the names of special tokens are text unless the tokenizer `reads_names`.
 
         Threads encode in parallel, except with an imported tokenizer of other rules than byte-level BPE: Python's
         global interpreter lock is released.
         Raises: as `encode`.
         """
-        return self._coder.encode_array(text, documents=documents)
+        if not documents:
+            return self._coder.encode_array(text)
+        if self.reads_names and {*self.named_in(text)} - {END_OF_TEXT}:
+            first, *others = (self.encode(part, special_tokens=True) for part in text.split(END_OF_TEXT))
+            ids = np.array([*first, *(id for part in others for id in (self.end_of_text, *part))], dtype=np.uint32)
+        else:
+            ids = self._coder.encode_array(text, documents=True)
+        if self.start_of_text == self.end_of_text:
+            return ids
+        return np.insert(ids, np.flatnonzero(ids == self.end_of_text) + 1, self.start_of_text)
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token in the middle of a text: the name of a special token, nothing for an unused id.

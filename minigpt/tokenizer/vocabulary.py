@@ -105,6 +105,7 @@ class Vocabulary:
         added: tokens that are found in a text before it is split into pre-tokens, and their ids.
         by_character: whether a text is split into characters; no merge produces their tokens.
         roles: the special token of each role, such as `pad_token`.
+        prefix: the ids of the special tokens that begin every prompt.
 
     Raises: TokenizerError if these contradict each other, or a byte has no token.
     """
@@ -116,6 +117,7 @@ class Vocabulary:
     added: Mapping[str, int] = field(default_factory=dict)
     by_character: bool = False
     roles: Mapping[str, str] = field(default_factory=dict)
+    prefix: Sequence[int] = ()
 
     @classmethod
     def in_order(
@@ -138,6 +140,7 @@ class Vocabulary:
             if bytes([byte]) not in self.tokens:
                 raise OtherRulesError(f"it must have a token for each of the 256 bytes, but {byte:#04x} has none")
         self._check_ids()
+        check_prefix(self.prefix, self.special)
         if self.added:
             check_added_size([*self.added])
             _check_no_overlap([*self.added, END_OF_TEXT])
@@ -187,6 +190,15 @@ class Vocabulary:
 
 def _hash_of(merges: Sequence[Merge]) -> str:
     return hashlib.sha256(b"\n".join(map(b" ".join, merges))).hexdigest()
+
+
+def check_prefix(prefix: Sequence[int], special: Mapping[str, int]) -> None:
+    """Raises: TokenizerError if the ids that begin every prompt are not those of special tokens."""
+    for id in prefix:
+        if id not in special.values():
+            raise TokenizerError(
+                f"it puts the id {id!r} before a text (post_processor), which must be a special token's"
+            )
 
 
 def check_added_size(added: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minigpt.errors import TokenizerError
+from minigpt.tokenizer.huggingface_json import around_text
 
 _ROLES = {
     "unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"
@@ -38,7 +39,7 @@ def to_tokenizer_json(lines: str, config: Mapping[str, Any]) -> dict[str, Any]:
             "lowercase": config.get("do_lower_case", True),
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": None,
+        "post_processor": bert_around_text(vocab, names),
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {
             "type": "WordPiece",
@@ -48,3 +49,11 @@ def to_tokenizer_json(lines: str, config: Mapping[str, Any]) -> dict[str, Any]:
             "vocab": vocab,
         },
     }
+
+
+def bert_around_text(vocab: Mapping[str, int], roles: Mapping[str, str]) -> dict[str, Any] | None:
+    """BERT's post_processor, if the vocabulary has its tokens; `roles` has the names that are not the usual ones."""
+    start, end = (roles.get(role, _ROLES[role]) for role in ("cls_token", "sep_token"))
+    if start not in vocab or end not in vocab:
+        return None
+    return around_text([vocab[start]], {vocab[start]: start, vocab[end]: end}, [vocab[end]])

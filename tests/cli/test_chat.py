@@ -273,4 +273,7 @@ def test_chat_reads_from_standard_input_and_refuses_a_model_of_plain_text(run: A
     assert "use `minigpt play elsewhere/writer` or" in run("chat", "elsewhere/writer", "--device", "cpu").stderr
     other = Tokenizer.named("bytes").with_chat_template("{{ messages }}")
     save_checkpoint(Path("checkpoints") / "other", model, other)
-    assert "has a chat template of another program" in run("chat", "other", "--device", "cpu").stderr
+    refused = run("chat", "other", "--device", "cpu")
+    assert refused.exit_code == 1
+    assert "has a chat template of another program" in refused.stderr
+    assert "run `minigpt serve other` and send conversations to /v1/chat/completions" in refused.stderr

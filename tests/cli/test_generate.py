@@ -129,6 +129,18 @@ def test_a_stop_string_ends_the_text_before_it(run: Any) -> None:
     assert stopped["text"] == text[: text.index(stop)]
 
 
+def test_escapes_alone_are_the_characters_that_they_mean(run: Any) -> None:
+    save_model("one")
+    forced = ["generate", "abc", *SHORT, "--json", "--logit-bias", r"\n=100"]
+    assert set(json.loads(run(*forced).stdout)["text"]) == {"\n"}
+    assert json.loads(run(*forced, "--stop", r"\n").stdout)["text"] == ""
+    assert json.loads(run(*forced, "--stop", r"\n\n\n").stdout)["finish_reason"] == "stop"
+    literal = run(*forced, "--stop", r"\nabla")
+    assert json.loads(literal.stdout)["finish_reason"] == "length"
+    assert r"'\\nabla' contains a backslash; only \n, \r and \t alone mean" in literal.stderr
+    assert "\n" not in json.loads(run(*forced, "--bad-words", r"\n").stdout)["text"]
+
+
 def test_generation_continues_past_the_context_and_reports_what_the_model_reads_of_a_long_prompt(run: Any) -> None:
     save_model("one")
     result = run("generate", "a" * 40, "--max-new-tokens", "40", "--json")

@@ -1,18 +1,23 @@
 """Models whose tokenizer is not GPT-2's, or that have none: import, use, training and export by the command line."""
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from builders import new_model
 from click.testing import Result
 
+import minigpt
 from minigpt.config import GPTConfig
+from minigpt.data.open_corpus import open_corpus
 from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.tensors import save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tokenizer.vocabulary import bytes_to_unicode
 
 Run = Callable[..., Result]
 VOCABULARY = [
@@ -135,7 +140,20 @@ def test_an_export_that_needs_gpt2s_tokenizer_is_refused(chinese: Path, run: Run
     refused = run("export", "hub", "--to", target)
     assert refused.exit_code == 1
     assert f"{what} needs a byte-level tokenizer like GPT-2's, but this model's is wordpiece" in refused.stderr
+    assert "its vocab.txt is of another kind" in refused.stderr
     assert {path.name for path in chinese.iterdir()} <= {"hub", "zh.txt", "fox.txt", "cache"}
+
+
+def test_a_refused_export_names_the_rule_that_differs(here: Path, run: Run) -> None:
+    pytest.importorskip("gguf")
+    put_model(here / "hub", 257)
+    Tokenizer.named("bytes").save(here / "hub")
+    file = here / "hub" / "tokenizer.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(content | {"normalizer": {"type": "NFC"}}))
+    refused = run("export", "hub", "--to", "gguf")
+    assert refused.exit_code == 1
+    assert "this model's is bpe:257: its normalizer (NFC) must be null" in refused.stderr
 
 
 def test_a_model_without_a_tokenizer_takes_ids(here: Path, run: Run) -> None:
@@ -246,3 +264,95 @@ def test_play_takes_ids_and_forgets_a_line_that_is_none(here: Path, run: Run) ->
     *_, first, second = played.stdout.replace("> ", "").strip().splitlines()
     assert first.startswith("3 4 ")
     assert second.startswith("5 ")
+
+
+@pytest.fixture
+def speakers(here: Path) -> Path:
+    """A GPT-2 as transformers saves it: special tokens for speakers, and one that begins every text."""
+    names = ["<s>", "</s>", "<speaker1>", "<speaker2>"]
+    byte_level = {bytes_to_unicode(bytes([byte])): byte for byte in range(256)}
+    special = {name: 256 + number for number, name in enumerate(names)}
+    Tokenizer.from_vocabulary(byte_level, [], special=special, end_of_text="</s>", prefix=[256]).save(here / "hub")
+    put_model(here / "made", 260)
+    for file in (here / "made").iterdir():
+        file.rename(here / "hub" / file.name)
+    return here
+
+
+def test_special_tokens_are_text_in_a_prompt_unless_asked_for(speakers: Path, run: Run) -> None:
+    (speakers / "ids.jsonl").write_text(f'[256, 258, {ord("H")}]\n{{"prompt": [256, 258, {ord("H")}]}}\n')
+    imported = run("load-gpt2", "--from", "hub", "--name", "talk")
+    assert "note: <s> begins every prompt, as in transformers" in imported.stderr
+    greedy = ["--model", "talk", "--temperature", "0", "--max-new-tokens", "8", "--json"]
+    as_tokens = run("generate", "<speaker1>H", "--special-tokens", *greedy)
+    as_ids = run("generate", "--prompt-file", "ids.jsonl", *greedy)
+    as_text = run("generate", "<speaker1>H", *greedy)
+    tokens, text = (json.loads(each.stdout) for each in (as_tokens, as_text))
+    both = [json.loads(line) for line in as_ids.stdout.splitlines()]
+    assert [each["ids"] for each in both] == [tokens["ids"]] * 2
+    assert both[0]["prompt"] == "<s><speaker1>H"
+    assert text["ids"] != tokens["ids"]
+    assert "the prompt contains <speaker1>, which the model reads as text" in as_text.stderr
+    assert "--special-tokens" in as_text.stderr
+    assert "special" not in as_tokens.stderr + as_ids.stderr
+    model = minigpt.load("talk")
+    sampling = {"temperature": 0.0, "max_new_tokens": 8}
+    assert model.generate("<speaker1>H", special_tokens=True, **sampling) == tokens["text"]
+    assert model.generate([256, 258, ord("H")], **sampling) == tokens["text"]
+    (speakers / "ids.jsonl").write_text("[260]\n")
+    refused = run("generate", "--prompt-file", "ids.jsonl", *greedy)
+    assert refused.exit_code == 1
+    assert refused.stderr.splitlines()[-1].endswith("the prompt's id 260 must be a token id from 0 to 259")
+    inspected = json.loads(run("inspect", "talk", "<speaker1>H", "--special-tokens", "--json").stdout)
+    assert inspected["ids"] == [256, 258, ord("H")]
+
+
+def test_a_training_text_may_name_special_tokens(speakers: Path, run: Run) -> None:
+    (speakers / "talk.txt").write_text("<speaker1>Hello!<speaker2>Who is there?\n" * 30)
+    (speakers / "other.txt").write_text("<speaker1>Who?<speaker2>Me.\n" * 3)
+    train = ["train", "talk.txt", "--from", "hub", *TRAINING]
+    plain = run(*train, "--name", "plain")
+    assert "the text contains <speaker1>, <speaker2>, which the tokenizer reads as text" in plain.stderr
+    trained = run(*train, "--name", "named", "--special-tokens")
+    assert trained.exit_code == 0, trained.stderr
+    assert "reads as text" not in trained.stderr
+    corpus = open_corpus(json.loads(Path("checkpoints/named/training.json").read_text())["corpus"]["path"])
+    one = [258, *b"Hello!", 259, *b"Who is there?\n"]
+    assert corpus.train[: len(one)].tolist() == one
+    tokens = {}
+    for name, arguments in {"hub": ["--special-tokens"], "named": [], "hub as text": []}.items():
+        evaluated = run("evaluate", name.split()[0], "other.txt", *arguments, "--json")
+        tokens[name] = json.loads(evaluated.stdout)["tokens"]
+    assert tokens["hub"] == tokens["named"] == tokens["hub as text"] - 3 * 2 * len("<speaker1")
+    held_out = run("evaluate", "named", "--held-out", "--json")
+    assert held_out.exit_code == 0, held_out.stderr
+    assert run(*train[:2], "--resume", "--name", "named", "--steps", "3").exit_code == 0
+    refused = run("train", "talk.txt", "--special-tokens", "--name", "new", *TRAINING)
+    assert refused.exit_code == 1
+    assert "special_tokens needs a model to fine-tune (--from)" in refused.stderr
+
+
+def test_characters_that_a_nanogpt_lacks_are_named_and_cost_no_end_of_text(here: Path, run: Run) -> None:
+    shape = GPTConfig(vocab_size=5, n_positions=32, n_embd=16, n_layer=1, n_head=2)
+    weights = {
+        f"transformer.{name.removeprefix('transformer.')}": tensor.T.clone()
+        if tensor.dim() == 2 and not name.endswith(("wte.weight", "wpe.weight"))
+        else tensor.clone()
+        for name, tensor in to_huggingface(new_model(shape)).items()
+    }
+    arguments = {"vocab_size": 5, "block_size": 32, "n_embd": 16, "n_layer": 1, "n_head": 2, "bias": True}
+    (here / "nano").mkdir()
+    torch.save({"model": weights, "model_args": arguments, "config": {}}, here / "nano" / "ckpt.pt")
+    meta = {"itos": dict(enumerate("abc\n日"))}
+    (here / "nano" / "meta.pkl").write_bytes(pickle.dumps(meta))
+    generated = run("generate", "a2é日é", "--model", "nano", "--max-new-tokens", "2")
+    assert generated.stderr.count("the model's vocabulary has no token for '2', 'é'; it reads each of them") == 1
+    assert "no token for" not in run("generate", "a日", "--model", "nano", "--max-new-tokens", "2").stderr
+    played = run("play", "nano", "--max-new-tokens", "2", stdin="abc\nxyz\n/quit\n")
+    assert played.stderr.count("no token for 'x', 'y', 'z'") == 1
+    (here / "known.txt").write_text("abc\n日cab", encoding="utf-8")
+    evaluated = run("evaluate", "nano", "known.txt", "--json")
+    assert "the model never predicts the end of a text" in evaluated.stderr
+    assert json.loads(evaluated.stdout)["loss"] < 5
+    (here / "unknown.txt").write_text("abé", encoding="utf-8")
+    assert "has no token for 'é'; it never predicts" in run("evaluate", "nano", "unknown.txt").stderr

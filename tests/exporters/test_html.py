@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,9 +195,11 @@ def test_texts_are_those_of_generate_with_int8_greedy_and_with_a_seed_beyond_the
 
 @needs_node
 @needs_decode
-@pytest.mark.parametrize("name", ["bytes", "bpe:400", "gpt2"])
+@pytest.mark.parametrize("name", ["bytes", "bpe:400", "gpt2", "with a prefix"])
 def test_texts_are_whole_characters_and_the_end_of_a_prompt_is_healed(name: str, tmp_path: Path) -> None:
-    tokenizer = tokenizer_of(name)
+    tokenizer = tokenizer_of("bpe:400" if name == "with a prefix" else name)
+    if name == "with a prefix":
+        tokenizer = Tokenizer(replace(tokenizer.byte_level("a test"), prefix=(tokenizer.end_of_text,)))
     model = new_model(scale=10, vocab_size=tokenizer.vocab_size, n_positions=32, n_embd=8, n_head=2)
     prompts = ["日本語 🙂", "", "naïve ", "it'", "x\n\n", "end \u00a0", "é'  ", "日本\u3000"]
     asked = [

@@ -350,6 +350,14 @@ def test_a_bad_word_is_banned_with_and_without_a_space_before_it() -> None:
     assert (processed == -math.inf).nonzero().flatten().tolist() == [271, 318]
 
 
+def test_the_name_of_a_special_token_is_that_token() -> None:
+    choices = sampler(GPT2, logit_bias=("<|endoftext|>=-5",))
+    processed = choices.process(torch.zeros(1, 50257), NOTHING, 0)[0]
+    assert {i: processed[i].item() for i in processed.nonzero().flatten().tolist()} == {50256: -5}
+    processed = sampler(GPT2, bad_words=("<|endoftext|>",)).process(torch.zeros(1, 50257), torch.tensor([[1]]), 0)[0]
+    assert (processed == -math.inf).nonzero().flatten().tolist() == [50256]
+
+
 def test_a_bad_word_of_several_tokens_is_never_completed() -> None:
     choices = sampler(BYTES, bad_words=("no",), temperature=0)
     logits = torch.zeros(1, 257)

@@ -23,6 +23,7 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.byte_file import ByteFile
 from minigpt.storage.huggingface import from_huggingface
 from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tokenizer.vocabulary import bytes_to_unicode
 
 gguf = pytest.importorskip("gguf")
 
@@ -313,9 +314,10 @@ def test_a_missing_pre_tokenizer_is_assumed_with_a_note(tmp_path: Path, split: s
         assert note.endswith("the file does not name its pre-tokenizer (tokenizer.ggml.pre): GPT-2's is assumed")
 
 
-def test_a_start_token_that_llama_cpp_adds_is_noted(tmp_path: Path) -> None:
+def test_a_start_token_that_llama_cpp_adds_begins_prompts(tmp_path: Path) -> None:
     with opened(write(tmp_path / "bos.gguf", values={"tokenizer.ggml.add_bos_token": True})) as imported:
-        assert imported.notes == ("llama.cpp puts a start token before every prompt to this model, minigpt does not",)
+        assert imported.notes == ("the tokenizer puts <|endoftext|> before every prompt, as in llama.cpp",)
+        assert imported.tokenizer.prefix_ids == (imported.tokenizer.end_of_text,)
 
 
 @pytest.mark.parametrize("spec", ["bytes", "chars", "bpe:259"])
@@ -335,6 +337,23 @@ def test_an_export_of_minigpt_reads_back_equal(tmp_path: Path, spec: str, dtype:
         back = from_huggingface(imported.tensors, imported.config)
     largest = (back(IDS) - original(IDS)).abs().max() / original(IDS).abs().max()
     assert largest <= {"f32": 0, "f16": 2e-3, "bf16": 2e-2, "q8_0": 2e-2}[dtype]
+
+
+@pytest.mark.parametrize(("prefix", "notes"), [([257], 1), ([256], 2), ([257, 256], 2)])
+def test_a_token_before_every_prompt_is_exported_and_read_back(tmp_path: Path, prefix: list[int], notes: int) -> None:
+    from minigpt.exporters.gguf import write_gguf
+
+    byte_level = {bytes_to_unicode(bytes([byte])): byte for byte in range(256)}
+    special, roles = {"</s>": 256, "<s>": 257}, {"bos_token": "<s>"}
+    tokenizer = Tokenizer.from_vocabulary(
+        byte_level, [], special=special, end_of_text="</s>", roles=roles, prefix=prefix
+    )
+    with (tmp_path / "ours.gguf").open("w+b") as file:
+        written = write_gguf(file, random_model(CONFIG.replace(vocab_size=258)), tokenizer)
+    about_start = [note for note in written if "llama.cpp does not" in note]
+    assert len(about_start) == notes - 1
+    with opened(tmp_path / "ours.gguf") as imported:
+        assert imported.tokenizer.prefix_ids == (() if about_start else (257,))
 
 
 # Other models, and damage.

@@ -240,6 +240,13 @@ def instead_of_weights(name: str) -> Any:
     return lambda folder: (folder / "model.safetensors").rename(folder / name)
 
 
+def not_a_number(folder: Path) -> None:
+    with TensorFile(folder / "model.safetensors") as file:
+        tensors = {name: file.read(name) for name in file.shapes}
+    tensors["transformer.h.1.mlp.c_fc.bias"][:2] = torch.tensor([torch.nan, -torch.inf])
+    save_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -257,6 +264,9 @@ def instead_of_weights(name: str) -> Any:
         (lambda folder: (folder / "config.json").unlink(), "PATH has no config.json; put it next to model.safetensors"),
         (instead_of_weights("model.safetensors.index.json"), "PATH/model.safetensors.index.json is not JSON"),
         (instead_of_weights("weights"), "PATH holds no model .*config.json.*; give a folder of"),
+        (instead_of_weights("tf_model.h5"), r"PATH/tf_model.h5 is in TensorFlow's \(Keras\) format, .* from_tf=True"),
+        (instead_of_weights("flax_model.msgpack"), "PATH/flax_model.msgpack is in Flax's format, .* from_flax=True"),
+        (not_a_number, r"PATH has weights that are NaN .* diverged: blocks.1.mlp.up_proj.bias \(2 of its 48 values"),
         (shutil.rmtree, "PATH does not exist; give a folder of Hugging Face's, nanoGPT's or OpenAI's"),
     ],
 )

@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import assert_same_model
+from builders import assert_same_model, random_model
 from torch import Tensor
 
+from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.engines.resolve import resolve_engine
+from minigpt.generation.unread_characters import unread_characters
 from minigpt.importers.gpt2 import import_gpt2
 from minigpt.importers.open_model import load_model, open_model
 from minigpt.importers.plain_pickle import read_plain_pickle
 from minigpt.storage.checkpoint import load_checkpoint
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 TEXT = "Ein Fuß im Schnee, 1 naïve Æsche.\n"
 CHARACTERS = sorted(set(TEXT))
@@ -172,20 +175,39 @@ def test_an_import_is_saved_and_runs_on_an_engine_with_exact_gelu(tmp_path: Path
     assert isinstance(resolve_engine(saved.model), TorchEngine)
 
 
-def test_a_vocabulary_that_spans_all_features_is_refused_unless_the_bias_leaves_a_direction(tmp_path: Path) -> None:
-    characters = [chr(0x4E00 + number) for number in range(64)]
+@pytest.mark.parametrize("bias", [None, 0.0, 0.01, 1.0])
+@pytest.mark.parametrize("n_characters", [47, 48, 64, 2000])
+def test_a_model_may_have_more_characters_than_features(tmp_path: Path, n_characters: int, bias: float | None) -> None:
+    characters = [chr(0x4E00 + number) for number in range(n_characters)]
     save_meta(tmp_path, characters)
-    path = save(tmp_path, weights(64, c=48))
-    with pytest.raises(CheckpointError, match=r"ckpt.pt has 64 tokens in 48 features, which leaves no direction"):
-        open_model(path)
-    tensors = weights(64, c=48, biased=True)
-    tensors["transformer.ln_f.bias"] += 1
-    opened = load_model(save(tmp_path, tensors), "cpu").checkpoint
-    ids = torch.tensor([[0, 5, 63, 9]])
+    tensors = weights(n_characters, c=48, biased=bias is not None)
+    if bias is not None:
+        tensors["transformer.ln_f.bias"] *= bias
+        tensors["transformer.ln_f.bias"] += bias
+    loaded = load_model(save(tmp_path, tensors), "cpu")
+    opened, ids = loaded.checkpoint, torch.tensor([[0, 5, n_characters - 1, 9]])
     ours = opened.model(torch.tensor([opened.tokenizer.encode("".join(characters[id] for id in ids[0]))]))
     order = [opened.tokenizer.encode(character)[0] for character in characters]
-    torch.testing.assert_close(ours[..., order], nanogpt(tensors, ids), atol=2e-4, rtol=1e-5)
-    assert ours[..., :256].max() < -990
+    theirs = nanogpt(tensors, ids)
+    is_changed = any("change the characters' logits by up to 0.0" in note for note in loaded.notes)
+    assert is_changed == (n_characters > 48 and bias in (None, 0.0))
+    atol = 0.03 if is_changed else 2e-4
+    torch.testing.assert_close(ours[..., order].log_softmax(-1), theirs.log_softmax(-1), atol=atol, rtol=1e-5)
+    if n_characters < 48 or bias == 1.0:
+        torch.testing.assert_close(ours[..., order], theirs, atol=2e-4, rtol=1e-5)
+    assert ours[..., :256].max() < -900
+
+
+def test_characters_outside_the_vocabulary_are_named(tmp_path: Path) -> None:
+    save_meta(tmp_path, CHARACTERS)
+    opened = load_model(save(tmp_path, weights(len(CHARACTERS))), "cpu").checkpoint
+    text = "Ein Äpfel ß 2, æsche\n日日"
+    unread = unread_characters(opened.model, opened.tokenizer, text)
+    assert unread == [character for character in dict.fromkeys(text) if character not in CHARACTERS]
+    assert unread_characters(opened.model, opened.tokenizer, TEXT) == []
+    tokenizer = Tokenizer.train([TEXT], "chars")
+    trained = random_model(GPTConfig(vocab_size=tokenizer.vocab_size, n_positions=16, n_embd=8, n_layer=1, n_head=1))
+    assert unread_characters(trained, tokenizer, text) == []
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from minigpt.cli.app import app
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, TokenizerError
 from minigpt.importers.gpt2 import import_gpt2
+from minigpt.importers.imported_model import check_vocabulary
 from minigpt.importers.open_model import describe_model, find_model, is_checkpoint, load_model, open_model
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
@@ -314,3 +315,18 @@ def test_every_command_that_accepts_a_model_accepts_a_path_of_any_format(
         assert done.exit_code == 0, (command, done.output, done.stderr)
         assert note in done.stderr, command
     assert (tmp_path / "checkpoints" / "text" / "model.safetensors").exists()
+
+
+def test_an_hdf5_file_is_tensorflows_whatever_its_name(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
+    with pytest.raises(CheckpointError, match=r"weights.bin is in TensorFlow's \(Keras\) format"):
+        open_model(tmp_path / "weights.bin")
+
+
+@pytest.mark.parametrize(
+    ("rows", "note"),
+    [(258, "the id 257 has no token and is never"), (259, "ids 257 to 258 have no token and are never")],
+)
+def test_rows_without_a_token_are_noted(rows: int, note: str) -> None:
+    notes = check_vocabulary(Tokenizer.named("bytes"), GPTConfig(vocab_size=rows), "a test")
+    assert notes == [f"{note} generated"]

@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +17,11 @@ from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.server import chat
 from minigpt.server.application import build_application
 from minigpt.server.chat import chat_answer, chat_options
+from minigpt.server.completion_options import completion_options
 from minigpt.server.json_schema import check
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import Models
+from minigpt.server.tokenization import tokenize, tokenizer_info
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import bytes_to_unicode
 
@@ -166,6 +169,34 @@ def test_special_tokens_are_those_that_the_template_writes(
     (prompt,) = chat_options(body, model, ServeConfig()).prompts
     parts = [part if isinstance(part, int) else part.format(content) for part in expected]
     assert prompt.ids == [id for part in parts for id in ([part] if isinstance(part, int) else part.encode())]
+
+
+def test_names_of_special_tokens_are_text_in_completions_unless_the_request_asks() -> None:
+    body = {"prompt": "a<|im|>x", "max_tokens": 1, "return_token_ids": True, "temperature": 0}
+    network = random_model(n_positions=CONTEXT, vocab_size=SPECIAL.vocab_size)
+    with new_client("tiny", model=network, tokenizer=SPECIAL, chat_template=TEMPLATE) as client:
+
+        def ids(**fields: object) -> list[int]:
+            answer = client.post("/v1/completions", json={**body, **fields}).json()
+            return list(answer["choices"][0]["prompt_token_ids"])
+
+        assert ids() == ids(special_tokens=False) == list(b"a<|im|>x")
+        assert ids(special_tokens=True) == [ord("a"), 258]
+        chat = {"messages": [{"role": "user", "content": "a"}], "special_tokens": True}
+        assert client.post("/v1/chat/completions", json=chat).status_code == 400
+
+
+def test_a_prompt_begins_with_the_tokens_that_its_tokenizer_puts_before_it() -> None:
+    tokenizer = Tokenizer(replace(SPECIAL.byte_level("a test"), prefix=(257,)))
+    network = random_model(n_positions=CONTEXT, vocab_size=tokenizer.vocab_size)
+    model = served_model("tiny", model=network, tokenizer=tokenizer, chat_template="{{ messages[0].content }}")
+    (prompt,) = completion_options({"prompt": "a"}, model, ServeConfig()).prompts
+    assert prompt.ids == [257, ord("a")]
+    (prompt,) = chat_options({"messages": [{"role": "user", "content": "a"}]}, model, ServeConfig()).prompts
+    assert prompt.ids == [ord("a")]  # as in transformers: the template writes all of them
+    assert tokenize({"prompt": "a"}, model, ServeConfig())["tokens"] == [257, ord("a")]
+    assert tokenize({"prompt": "a", "add_special_tokens": False}, model, ServeConfig())["tokens"] == [ord("a")]
+    assert tokenizer_info(model)["add_bos_token"] is True
 
 
 def test_the_answer_of_a_transcript_ends_with_its_turn() -> None:

@@ -24,7 +24,9 @@ def client(tmp_path: Path) -> Iterator[TestClient]:
 
 
 def test_texts_become_tokens_and_texts(client: TestClient) -> None:
-    tokens = client.post("/tokenize", json={"prompt": "The foxes 今天"}).json()["tokens"]
+    body = {"prompt": "The foxes 今天", "add_special_tokens": False}
+    tokens = client.post("/tokenize", json=body).json()["tokens"]
+    assert client.post("/tokenize", json={"prompt": "The foxes 今天"}).json()["tokens"] == [2, *tokens]  # [CLS]
     assert tokens == [VOCABULARY.index(token) for token in ("the", "fox", "##es", "今", "天")]
     assert client.post("/detokenize", json={"tokens": tokens}).json() == {"prompt": "the foxes今天"}
     info = client.get("/tokenizer_info").json()
@@ -44,9 +46,10 @@ def test_offsets_point_at_the_tokens_in_the_text(client: TestClient) -> None:
     choice = client.post("/v1/completions", json=body).json()["choices"][0]
     text, scores = choice["text"], choice["logprobs"]
     assert text.startswith("the  foxes 今天")
-    assert scores["text_offset"][:6] == [0, 3, 8, 11, 12, 13]
+    assert scores["tokens"][0] == "[CLS]"  # which the text does not contain
+    assert scores["text_offset"][:7] == [0, 0, 3, 8, 11, 12, 13]
     ends = [*scores["text_offset"][1:], len(text)]
-    for start, end, token in list(zip(scores["text_offset"], ends, scores["tokens"], strict=True))[5:]:
+    for start, end, token in list(zip(scores["text_offset"], ends, scores["tokens"], strict=True))[6:]:
         assert text[start:end] == token
 
 

@@ -47,7 +47,7 @@ def test_a_record_that_an_earlier_version_wrote_opens_and_is_written_unchanged_b
     }  # fmt: skip
     distillation = {"distill": "auto", "distill_weight": 0.5}
     # Settings that did not exist then, with their defaults.
-    reading = {"encoding": "utf-8", "mix": False, "deduplicate": False, "shards": "auto"}
+    reading = {"encoding": "utf-8", "special_tokens": False, "mix": False, "deduplicate": False, "shards": "auto"}
     optimization = {"sampled_softmax": 0, "spelling_features": None, "embedding_weight_decay": None}
     training = {"loss_on": "all", **optimization, **distillation, **fine_tuning}
     newer = {"reading": reading, "training": training}

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 
 from minigpt.errors import TokenizerError
+from minigpt.generation.healing import encode_prompt
 from minigpt.tokenizer import files
 from minigpt.tokenizer.ids_only import IdsOnly
+from minigpt.tokenizer.library import LibraryVocabulary
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import Vocabulary
 
@@ -484,3 +486,59 @@ def test_a_model_without_a_tokenizer_saves_its_size_into_a_new_folder(tmp_path):
     Tokenizer(IdsOnly.checked(size=40, end_id=7)).save(tmp_path / "new" / "folder")
     loaded = Tokenizer.load(tmp_path / "new" / "folder")
     assert (loaded.vocab_size, loaded.end_of_text) == (40, 7)
+
+
+@pytest.mark.parametrize(
+    "post_processor",
+    [
+        processors.TemplateProcessing(
+            single="<s> <pad> $A </s>", special_tokens=[("<s>", 0), ("<pad>", 1), ("</s>", 2)]
+        ),
+        processors.BertProcessing(("</s>", 2), ("<s>", 0)),
+        processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False),
+        processors.Sequence(
+            [
+                processors.ByteLevel(trim_offsets=True),
+                processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)]),
+            ]
+        ),
+        None,
+    ],
+    ids=["template", "bert", "roberta", "sequence", "none"],
+)
+@pytest.mark.parametrize("add_bos", [None, True, False])
+def test_a_prompt_begins_with_the_tokens_that_transformers_puts_before_it(post_processor, add_bos, tmp_path):
+    library = trained(["<s>", "<pad>", "</s>", "<speaker1>", "<speaker12>"])
+    library.post_processor = post_processor or processors.ByteLevel(trim_offsets=False)
+    library.save(str(tmp_path / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    config |= {} if add_bos is None else {"add_bos_token": add_bos}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = Tokenizer.load(tmp_path)
+    ours.save(tmp_path / "saved")
+    for text in ("Hello", " a <speaker1>b<speaker12>  <pad>c", "<s>", "<speaker<speaker1>"):
+        expected = theirs.encode(text)
+        if theirs.encode("a")[-1] == theirs.eos_token_id:
+            del expected[-1]  # after the end of a text nothing can be generated
+        for tokenizer in (ours, Tokenizer.load(tmp_path / "saved")):
+            assert encode_prompt(tokenizer, text, special_tokens=True, token_healing=False).ids == expected
+            plain = theirs.encode(text, add_special_tokens=False, split_special_tokens=True)
+            assert tokenizer.encode(text) == plain
+
+
+@pytest.mark.parametrize("add_bos", [None, True, False])
+@pytest.mark.parametrize("add_prefix_space", [True, False])
+def test_add_bos_token_counts_where_there_is_no_tokenizer_json(add_bos, add_prefix_space, tmp_path):
+    put_old(tmp_path, "transformers", ["<s>", "</s>"])
+    config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "</s>"}
+    config |= {"add_prefix_space": add_prefix_space} | ({} if add_bos is None else {"add_bos_token": add_bos})
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path), Tokenizer.load(tmp_path)
+    ours.save(tmp_path / "saved")
+    for tokenizer in (ours, Tokenizer.load(tmp_path / "saved")):
+        assert encode_prompt(tokenizer, "Hello", token_healing=False).ids == theirs.encode("Hello")
+        # In documents it begins each, after the token that ends the one before.
+        start = [0] if add_bos or isinstance(ours.vocabulary, LibraryVocabulary) else []
+        both = [*ours.encode("a"), 1, *start, *ours.encode("b")]
+        assert tokenizer.encode_array("a<|endoftext|>b", documents=True).tolist() == both

@@ -191,6 +191,7 @@ def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
         "added": list(vocabulary.added),
         "endOfText": tokenizer.end_of_text,
         "ends": list(tokenizer.end_ids),
+        "prefix": list(tokenizer.prefix_ids),
         "byCharacter": vocabulary.by_character,
         "special": list(vocabulary.special.values()),
         "hasMerges": bool(tokenizer.merges),

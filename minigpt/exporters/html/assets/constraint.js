@@ -69,8 +69,10 @@ const constraining = (() => {
    *
    * The end is one whose tokens would be others if the text went on: white space, or an apostrophe. */
   function encodePrompt(tokenizer, text) {
-    const ids = tokenizer.encode(text), none = { ids, end: new Uint8Array() };
-    if (!ids.length) return { ...none, ids: [tokenizer.endOfText] };
+    const ids = tokenizer.encode(text), { prefix } = tokenizer;
+    const none = { ids: [...prefix, ...ids], end: new Uint8Array() };
+    if (!none.ids.length) return { ...none, ids: [tokenizer.endOfText] };
+    if (!ids.length) return none;
     const isSpace = /[\p{White_Space}\x1c-\x1f]$/u.test(text);
     if (!tokenizer.hasMerges || !(isSpace || text.endsWith("'"))) return none;
     const next = isSpace ? ["a", " ", "\n"] : ["s", "t", "ll", "ve", "re", "d", "m"];
@@ -82,7 +84,8 @@ const constraining = (() => {
     while (after(START, endOf())?.length !== 0 || (isSpace && kept === ids.length)) kept--;
     const healed = new TextDecoder().decode(endOf());
     if (tokenizer.endTexts.some((each) => healed.includes(each))) return none; // to spell it again could end the text
-    return { ids: kept ? ids.slice(0, kept) : [tokenizer.endOfText], end: endOf() };
+    const known = [...prefix, ...ids.slice(0, kept)];
+    return { ids: known.length ? known : [tokenizer.endOfText], end: endOf() };
   }
 
   return { Constraint, encodePrompt };
