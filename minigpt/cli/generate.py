@@ -112,7 +112,6 @@ def generate(
         bool,
         typer.Option("--memorization", help="mark what is copied word for word from the training text, and say where"),
     ] = False,
-    novelty: Annotated[bool, typer.Option("--novelty", hidden=True)] = False,  # the former name of --memorization
     corpus: Annotated[
         list[str] | None,
         typer.Option("--corpus", help="with --memorization: a text to search [default: the training text]"),
@@ -144,9 +143,6 @@ def generate(
     read_with = {name: given.pop(name) for name in READING if name in given}
     config, reading = SamplingConfig(**given), ReadingConfig(**read_with)  # before the slow imports
     prompts = read_prompts(prompt, prompt_file, prompt_format, reading)
-    if novelty:
-        note("--novelty is now called --memorization")
-        memorization = True
     if corpus and not memorization:
         raise ConfigError(f"--corpus {corpus[0]} needs --memorization, which searches it")
     if not corpus and prompt_file is None:
@@ -212,7 +208,7 @@ def generate(
             "tokenizer": tokenizer.name,
             "engine": engine.description,
         }
-        output = JsonOutput(tokenizer, shared, meter, "novelty" if novelty else "memorization")
+        output = JsonOutput(tokenizer, shared, meter)
     elif meter:
         output = MemorizationOutput(meter)
     elif explain or table:

@@ -153,7 +153,7 @@ class Corpus:
             if record.pop("format") != FORMAT:
                 raise ValueError("another format")
             tokenizer = tokenizer or Tokenizer.load(folder)
-            hashes = record.pop("token_hashes", {})  # which earlier versions did not write
+            hashes = record.pop("token_hashes")
             speaker_hashes = record.pop("speaker_hashes", None)  # only of conversations
             counts = {part: record.pop(f"{part}_tokens") for part in _PARTS}
             speakers = {

@@ -7,8 +7,6 @@ from minigpt.storage.run_record import RunRecord
 def recorded_baselines(record: RunRecord) -> list[Baseline]:
     """The baselines that a run measured, the worst first; none if it measured none, or changed its text since, or
     measures its loss on a part of the text only, as baselines do not.
-
-    Runs of earlier versions did not record the sizes of the whole text with each baseline; they are the corpus's.
     """
     kept, corpus = record.baselines, record.corpus
     if record.training is not None and record.training.loss_on != "all":
@@ -21,13 +19,9 @@ def recorded_baselines(record: RunRecord) -> list[Baseline]:
             bits_per_byte=measured.bits_per_byte,
             train_bytes=measured.train_bytes,
             validation_bytes=measured.validation_bytes,
-            whole_train_bytes=_first(measured.whole_train_bytes, corpus.train_bytes),
-            whole_validation_bytes=_first(measured.whole_validation_bytes, corpus.validation_bytes, 0),
+            whole_train_bytes=measured.whole_train_bytes,
+            whole_validation_bytes=measured.whole_validation_bytes,
         )
         for measured in kept.measured
     ]
     return sorted(found, key=lambda baseline: -baseline.bits_per_byte)
-
-
-def _first(*values: int | None) -> int:
-    return next(value for value in values if value is not None)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.errors import CheckpointError, MinigptError
-from minigpt.inspection.surprisal import surprisal_of_weights
 from minigpt.reports.page import page
 from minigpt.reports.page_data import Line, LogLines, page_data, passage_data
 from minigpt.reports.teacher_data import teacher_data, teacher_parts
@@ -24,7 +23,6 @@ def report_page(
     directories: Sequence[Path],
     problems: list[str] | None = None,
     *,
-    measures: bool = True,
     live: dict[str, Any] | None = None,
 ) -> str:
     """The page on one run, or on several side by side; an interrupted run is shown up to the end of its log.
@@ -32,13 +30,10 @@ def report_page(
     With `live`, how far a run has come that is training, the page reloads itself.
 
     With a list of `problems`, damaged parts of the record and lines of the log are not shown, and the list gets a
-    sentence on each. Without `measures`, nothing is computed and only the run's folder is read.
+    sentence on each.
     Raises: CheckpointError for a folder without a run, or without such a list for a damaged record or log.
     """
-    runs = [
-        run_data(directory, problems, measures=measures and live is None, is_training=live is not None)
-        for directory in directories
-    ]
+    runs = [run_data(directory, problems, is_training=live is not None) for directory in directories]
     for run, name in zip(runs, distinct_names(directories), strict=True):
         run["name"] = name
     scripts = list(SCRIPTS) if live is None else [*SCRIPTS, "live"]
@@ -59,9 +54,7 @@ def write_report(
     replace_file(path, report_page(directories, problems, live=live).encode())
 
 
-def run_data(
-    directory: Path, problems: list[str] | None = None, *, measures: bool = True, is_training: bool = False
-) -> dict[str, Any]:
+def run_data(directory: Path, problems: list[str] | None = None, *, is_training: bool = False) -> dict[str, Any]:
     """The data of a run on a page.
 
     Raises: CheckpointError as `report_page`.
@@ -70,7 +63,7 @@ def run_data(
         raise CheckpointError(f"{directory} holds no training run (no {TRAINING}), so there is nothing to report")
     run = Run(directory, read_record(directory, problems))
     lines = LogLines.of(run.read_log(problems))
-    passage, why_no_passage = _passage(run, lines.evaluations, measures=measures)
+    passage, why_no_passage = _passage(run, lines.evaluations)
     data = page_data(run.record, directory.resolve().name, lines, is_training=is_training)
     return {
         **data,
@@ -90,18 +83,14 @@ def distinct_names(directories: Sequence[Path]) -> list[str]:
     return [directory.resolve().name for directory in directories]  # the same run twice
 
 
-def _passage(run: Run, evaluations: Sequence[Line], *, measures: bool) -> tuple[dict[str, Any] | None, str]:
-    """The validation passage with the surprisal of each token at each evaluation; None, and the reason, without one.
-
-    For the log of an earlier version, which lacks the surprisal, the saved weights are measured if `measures`.
-    """
+def _passage(run: Run, evaluations: Sequence[Line]) -> tuple[dict[str, Any] | None, str]:
+    """The validation passage with the surprisal of each token at each evaluation; None, and the reason, without one."""
+    if not any(line.get("surprise") for line in evaluations):
+        corpus = run.record.corpus
+        without_text = corpus is not None and not corpus.validation_bytes
+        return None, "no text is held out" if without_text else "no evaluation has ended"
     try:
-        measured = evaluations
-        if not any(line.get("surprise") for line in evaluations):
-            if not measures:
-                return None, "the log of this run holds no surprisal; minigpt report measures it"
-            measured = surprisal_of_weights(run)
-        return passage_data(measured, Tokenizer.load(run.directory)), ""
+        return passage_data(evaluations, Tokenizer.load(run.directory)), ""
     except MinigptError as error:  # the page shows the rest of the run
         return None, _without_folders(str(error), run)
 

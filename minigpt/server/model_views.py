@@ -37,7 +37,7 @@ def report(model: ServedModel) -> str:
     """
     if model.directory is not None:
         try:
-            return report_page([model.directory], [], measures=False)
+            return report_page([model.directory], [])
         except CheckpointError:  # its message names folders of this machine
             pass
     message = f"the model {model.name} has no report: its folder holds no record of a training run"

@@ -28,7 +28,6 @@ tags:
 ---"""
 _ADAPTER_FRONT_MATTER = _FRONT_MATTER.replace("library_name: transformers", "library_name: peft")
 _MARK = "<!-- minigpt rewrites this page unless it was edited: {} -->\n"
-_ANY_MARK = re.compile(r"<!-- minigpt [^<>]*: ([0-9a-f]{64}) -->\n")  # of earlier versions, too
 _MAX_NAMES = 10
 _NOT_UPLOADED = ("last/*", "teacher/*", "training.json", "*.jsonl", "*.html", ".lock*", "tensorboard/*", "wandb/*")
 
@@ -41,18 +40,13 @@ def may_write_card(directory: Path) -> bool:
         return True
     except (OSError, UnicodeDecodeError):
         return False
-    start = content.rfind("<!-- minigpt ")
-    mark = _ANY_MARK.fullmatch(content, start) if start >= 0 else None
-    return mark is not None and mark[1] == _hash(content[:start])
+    body, _, _ = content.rpartition("<!-- minigpt ")
+    return content == _marked(body)
 
 
 def _marked(body: str) -> str:
     """The page with a comment that holds its hash, by which `may_write_card` notices edits."""
-    return body + _MARK.format(_hash(body))
-
-
-def _hash(body: str) -> str:
-    return hashlib.sha256(body.encode()).hexdigest()
+    return body + _MARK.format(hashlib.sha256(body.encode()).hexdigest())
 
 
 def model_card(

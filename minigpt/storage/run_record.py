@@ -1,8 +1,7 @@
 """The record of a training run, which training.json holds: one typed description for every module that reads it.
 
-`RunRecord.from_dict` also reads the records of earlier versions and of runs that `train()` began in Python, which lack
-some parts; settings that are newer than a record have their defaults. A record that is damaged raises CheckpointError,
-or is read without its damaged parts by those who only show it.
+The record of a run that `train()` began in Python lacks some parts. A record that is damaged raises CheckpointError, or
+is read without its damaged parts by those who only show it.
 """
 
 import dataclasses
@@ -17,7 +16,7 @@ from minigpt.errors import CheckpointError, ConfigError, quoted
 from minigpt.run_options import OPTION_NAMES, RunOptions
 from minigpt.storage.json_record import JsonRecord, check_entry, is_number, is_text, mapping
 
-FORMAT = 2  # of training.json and of the saved states
+FORMAT = 1  # of training.json and of the saved states
 TEXT = "text"  # the "option" of a change of the text
 _MEASURED_BY = (TEXT, "loss_on", "context_length", "eval_tokens")  # options that decide what an evaluation measures
 
@@ -65,8 +64,8 @@ class BaselineRecord(JsonRecord):
     bits_per_byte: float
     train_bytes: int
     validation_bytes: int
-    whole_train_bytes: int | None = None
-    whole_validation_bytes: int | None = None
+    whole_train_bytes: int
+    whole_validation_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +170,11 @@ class RunRecord:
         valid.
         """
         parts: dict[str, Any] = {}
+        if entries.get("format", FORMAT) != FORMAT:
+            raise CheckpointError(
+                f"{path} has format {quoted(entries['format'])}, and this minigpt reads format {FORMAT}; use the "
+                "version that wrote it"
+            )
         for each in dataclasses.fields(cls):
             key = _key(each)
             if each.name == "other" or (key not in entries and each.name != "format"):
@@ -308,13 +312,12 @@ def _asked(value: Any, damaged: str, key: str) -> RunOptions | None:
 
 
 def _expected(value: Any, damaged: str, key: str) -> tuple[float, float] | None:
-    """Reads the lowest and the highest figure that a plan expected; earlier versions expected one figure."""
+    """Reads the lowest and the highest figure that a plan expected."""
     if value is None:
         return None
-    figures = value if isinstance(value, list) else [value, value]
-    if not (len(figures) == 2 and all(map(is_number, figures))):
+    if not (isinstance(value, list) and len(value) == 2 and all(map(is_number, value))):
         raise CheckpointError(f"{damaged}: {key} is {quoted(value)}, not two numbers; copy it again")
-    return figures[0], figures[1]
+    return value[0], value[1]
 
 
 def _string(value: Any, location: str) -> Any:

@@ -20,7 +20,7 @@ def newest_run(runs: Iterable[Path]) -> Path | None:
     """The folder of the run that was started or resumed last; None if there is no run.
 
     The records count starts and resumes, because the wall clock may jump. The times of the files decide about a run
-    whose record has no such number: one that an earlier version or Python's train() began, or whose record is damaged.
+    whose record has no such number: one that Python's train() began, or whose record is damaged.
     """
     numbers = {folder: _number(folder) for folder in runs}
     numbered = [folder for folder, number in numbers.items() if number]

@@ -77,7 +77,7 @@ class SavedWith(JsonRecord):
     """The settings of a saved state: parts of it are restored only if these are unchanged.
 
     `corpus` is the fingerprint of the training text. `evaluated` says which targets of the validation text an
-    evaluation scores, and in which windows; empty in states of earlier versions. `loss_scaler` is the state of torch's
+    evaluation scores, and in which windows. `loss_scaler` is the state of torch's
     GradScaler.
     """
 
@@ -114,15 +114,11 @@ class Progress(JsonRecord):
 
     @classmethod
     def from_dict(cls, entries: object, location: str = "the saved state is damaged: its progress") -> "Progress":
-        """The progress of a saved state; also reads the ungrouped values that earlier versions wrote.
+        """The progress of a saved state.
 
         Raises: CheckpointError, which begins with `location`, for an entry that is not valid.
         """
         given = dict(mapping(entries, location))
-        for name, (record, field_name) in _UNGROUPED.items():
-            if name in given:
-                group = mapping(given.get(record, {}), f"{location}: {record}")
-                given[record] = {**group, field_name: given.pop(name)}
         records: dict[str, Any] = {}
         for name, kind in _RECORDS.items():
             if name in given:
@@ -244,31 +240,4 @@ _RECORDS: dict[str, type[JsonRecord]] = {
     "budget": BudgetState,
     "recovery": Recovery,
     "saved_with": SavedWith,
-}
-
-# The names in states of earlier versions, which did not group the values, and the record and field of each.
-_UNGROUPED = {
-    "best_loss": ("best", "loss"),
-    "best_step": ("best", "step"),
-    "evaluated_step": ("evaluation", "step"),
-    "evaluated_at": ("evaluation", "seconds"),
-    "evaluation_seconds": ("evaluation", "duration"),
-    "evaluated_best": ("evaluation", "is_best"),
-    "lowest_loss": ("evaluation", "lowest_loss"),
-    "stale_evaluations": ("evaluation", "without_improvement"),
-    "sampled_step": ("sample", "step"),
-    "sampled_at": ("sample", "seconds"),
-    "began_at": ("budget", "start_seconds"),
-    "closing_seconds": ("budget", "closing_seconds"),
-    "cut": ("budget", "shortened_to"),
-    "cooling_since": ("budget", "cooldown_step"),
-    "learning_rate": ("recovery", "peak_learning_rate"),
-    "rate_factor": ("recovery", "learning_rate_factor"),
-    "times_back": ("recovery", "rollbacks"),
-    "left_out": ("recovery", "skipped_steps"),
-    "left_out_running": ("recovery", "consecutive_skips"),
-    "optimizer": ("saved_with", "optimizer"),
-    "corpus": ("saved_with", "corpus"),
-    "micro_batch_size": ("saved_with", "micro_batch_size"),
-    "scaler": ("saved_with", "loss_scaler"),
 }

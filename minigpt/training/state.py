@@ -35,16 +35,12 @@ class TrainingState:
     @property
     def evaluated(self) -> str:
         """Which targets of the validation text an evaluation scores, and in which windows."""
-        return f"{self._evaluated_before}, {self.train_step.config.eval_tokens} tokens"
-
-    @property
-    def _evaluated_before(self) -> str:
-        """What `evaluated` is in states of earlier versions, which did not record the number of tokens."""
-        return f"{self.train_step.config.loss_on}, context {self.train_step.context}"
+        config = self.train_step.config
+        return f"{config.loss_on}, context {self.train_step.context}, {config.eval_tokens} tokens"
 
     def has_comparable_losses(self, saved_with: SavedWith) -> bool:
         """Whether a state's validation losses are of the same targets as those of this run."""
-        return saved_with.corpus == self.corpus and saved_with.evaluated in ("", self._evaluated_before, self.evaluated)
+        return (saved_with.corpus, saved_with.evaluated) == (self.corpus, self.evaluated)
 
     def capture(self, progress: Progress) -> LastState:
         """The state as tensors named `model.*`, `optimizer.PARAMETER.*` and `spike_detector.*`, and plain values.
@@ -81,7 +77,7 @@ class TrainingState:
             if kind == "model":
                 _check_tensor(state, full_name, value, present.get(name))
                 weights[name] = distribute_like(value, present[name])
-            elif kind in ("spike_detector", "guard"):  # "guard" in states of earlier versions
+            elif kind == "spike_detector":
                 _check_tensor(state, full_name, value, detector.statistics)
                 detector.statistics = value.to(detector.statistics.device)
             elif saved_with.optimizer == step.config.optimizer:

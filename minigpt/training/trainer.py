@@ -305,8 +305,6 @@ class Trainer:
 
     def _continue_from(self, restored: Progress) -> None:
         self.progress = restored
-        # Earlier versions did not always count tokens.
-        restored.tokens = restored.tokens or restored.step * self.tokens_per_step
         restored.use_learning_rate(self.config.learning_rate)
         self.evaluator.assume_duration(restored.evaluation.duration)
 

@@ -20,7 +20,7 @@ def loss(step: int, slope: float = 1.0) -> float:
 def save_run(folder: Path, slope: float = 1.0) -> Run:
     """A run of 40 steps, with an evaluation every 10 and a sample every 20."""
     corpus = {"fingerprint": "f00d", "train_bytes": 1000, "train_tokens": 500}
-    sizes = {"train_bytes": 1000, "validation_bytes": 100}
+    sizes = {"train_bytes": 1000, "validation_bytes": 100, "whole_train_bytes": 1000, "whole_validation_bytes": 100}
     baselines = {"fingerprint": "f00d", "measured": [{"name": "xz", "bits_per_byte": 1.25} | sizes]}
     record = {"corpus": corpus, "baselines": baselines, "sources": [HOSTILE], "training": {"weight_decay": slope}}
     run = new_run(folder, new_model(n_layer=1), record=record)

@@ -23,7 +23,7 @@ BYTES = Tokenizer.named("bytes")
 
 def new_run(name: str, *, age: int = 0, **parts: Any) -> Run:
     """A run of fox.txt that was saved `age` seconds ago, and finished unless `parts` says otherwise."""
-    record = {"format": 2, "sources": ["/home/someone/fox.txt"], "model": new_model().config.to_dict()} | parts
+    record = {"format": 1, "sources": ["/home/someone/fox.txt"], "model": new_model().config.to_dict()} | parts
     run = Run.create(Path("checkpoints") / name, new_model(), BYTES, record)
     if "result" not in parts:
         run.update(result=Result(step=9, reason="length", seconds=90.0, bits_per_byte=1.8434, validation_loss=2.0))

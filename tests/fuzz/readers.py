@@ -295,7 +295,16 @@ def _run(folder: Path) -> Path:
         "corpus": {"fingerprint": "00", "train_bytes": 5, "train_tokens": 5},
         "baselines": {
             "fingerprint": "00",
-            "measured": [{"name": "gzip", "bits_per_byte": 2.5, "train_bytes": 5, "validation_bytes": 5}],
+            "measured": [
+                {
+                    "name": "gzip",
+                    "bits_per_byte": 2.5,
+                    "train_bytes": 5,
+                    "validation_bytes": 5,
+                    "whole_train_bytes": 5,
+                    "whole_validation_bytes": 5,
+                }
+            ],
         },
         "changes": [{"step": 1, "option": "seed", "from": 1, "to": 2}],
         "result": {"step": 2, "reason": "length", "validation_loss": 2.0, "bits_per_byte": 3.0},

@@ -30,7 +30,12 @@ def jobs(here: Path) -> Any:
         corpus = Corpus.build(here / "text.txt", "bytes", cache=here / "cache")
         config = TrainConfig(minutes=2, context_length=64, batch_size=16)
         baseline = BaselineRecord(
-            name="5-gram", bits_per_byte=2.2, train_bytes=corpus.train_bytes, validation_bytes=corpus.validation_bytes
+            name="5-gram",
+            bits_per_byte=2.2,
+            train_bytes=corpus.train_bytes,
+            validation_bytes=corpus.validation_bytes,
+            whole_train_bytes=corpus.train_bytes,
+            whole_validation_bytes=corpus.validation_bytes,
         )
         record = RunRecord(
             sources=(str(here / "text.txt"),),

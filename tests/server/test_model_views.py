@@ -224,19 +224,6 @@ def test_a_model_without_a_record_of_its_run_has_no_report(tmp_path: Path) -> No
         assert message == "the model tiny has no report: its folder holds no record of a training run"
 
 
-def test_a_report_neither_measures_nor_reads_the_training_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record of a run from a stranger may name any file as its training text."""
-    directory = finished_run(tmp_path)
-    log = directory / "log.jsonl"
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    log.write_text("".join(json.dumps({**line, "surprise": None}) + "\n" for line in lines))
-    monkeypatch.setattr("minigpt.reports.run_report.surprisal_of_weights", lambda _: pytest.fail("measured"))
-    with new_client("tiny", directory=directory) as client:
-        response = client.get("/report")
-    assert response.status_code == 200
-    assert "holds no surprisal" in response.text
-
-
 def test_inspections_and_reports_need_the_key() -> None:
     with new_client("tiny", config=ServeConfig(api_key="k")) as client:
         assert client.post("/inspect", json={"prompt": "a"}).status_code == 401

@@ -91,7 +91,7 @@ def test_no_file_that_a_link_leads_to_is_changed_or_created(
     link.unlink(missing_ok=True)
     if name == "training.json":  # readable, so that the run opens
         shutil.copy(run.directory / "config.json", victim / "file")
-        (victim / "file").write_text('{"format": 2}')
+        (victim / "file").write_text('{"format": 1}')
     link.symlink_to(victim / target)
     before = snapshot(victim)
     with contextlib.suppress(CheckpointError):
@@ -141,7 +141,7 @@ def test_a_lock_file_with_content_is_not_truncated(tmp_path: Path, content: byte
 @pytest.mark.usefixtures("calls")
 def test_only_temporary_files_that_are_ours_by_name_kind_and_content_are_removed(tmp_path: Path) -> None:
     ours = {
-        ".training.json.12.tmp": b'{"format": 2, "minigpt"',
+        ".training.json.12.tmp": b'{"format": 1, "minigpt"',
         ".training.json.13.tmp": b"",
         ".training.json.14.tmp": b'{"f',
     }

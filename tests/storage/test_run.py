@@ -249,7 +249,7 @@ def test_the_newest_run_is_the_one_started_or_resumed_last_whatever_the_clock_sa
     assert newest_run(runs_in(tmp_path)) == tmp_path / "first"
 
 
-@pytest.mark.parametrize("text", ["{", '{"format": 2}', '{"format": 2, "number": -1}'])
+@pytest.mark.parametrize("text", ["{", '{"format": 1}', '{"format": 2, "number": -1}'])
 def test_the_time_of_its_files_decides_about_a_run_without_a_number(tmp_path: Path, text: str) -> None:
     for name in ("numbered", "other"):
         new_run(tmp_path / name, new_model(n_layer=1), record={"number": next_number(tmp_path)})

@@ -19,13 +19,12 @@ from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import Change, Environment, Result, RunRecord
 
-WRITTEN = Path(__file__).with_name("training_format_2.json").read_text()  # by version 0.1.0
+WRITTEN = Path(__file__).with_name("training_format_1.json").read_text()
 
 
-def test_a_record_that_an_earlier_version_wrote_opens_and_is_written_unchanged_but_for_newer_settings() -> None:
+def test_a_record_opens_and_is_written_unchanged() -> None:
     entries = json.loads(WRITTEN)
     record = RunRecord.from_dict(entries)
-    assert record.format == 2
     assert record.sources == ("/home/ada/fox.txt",)
     assert record.model == GPTConfig(vocab_size=257, n_positions=16, n_embd=16, n_layer=1, n_head=2)
     assert record.training is not None
@@ -41,27 +40,20 @@ def test_a_record_that_an_earlier_version_wrote_opens_and_is_written_unchanged_b
     assert record.result.best_step == 8
     assert record.environment is not None
     assert record.environment.gpu is None
-    fine_tuning = {
-        "lora": None, "lora_rank": 16, "lora_alpha": 32.0, "lora_dropout": 0.0, "lora_targets": "all",
-        "lora_embedding": None, "freeze": 0, "base_dtype": "float32",
-    }  # fmt: skip
-    distillation = {"distill": "auto", "distill_weight": 0.5}
-    # Settings that did not exist then, with their defaults.
-    reading = {"encoding": "utf-8", "special_tokens": False, "mix": False, "deduplicate": False, "shards": "auto"}
-    optimization = {"sampled_softmax": 0, "spelling_features": None, "embedding_weight_decay": None}
-    training = {"loss_on": "all", **optimization, **distillation, **fine_tuning}
-    newer = {"reading": reading, "training": training}
-    expected = entries | {name: entries[name] | settings for name, settings in newer.items()}
-    assert record.to_dict() == expected | {"chat_template": None, "number": None, "adapter_base": None}
+    assert record.to_dict() == entries
     assert RunRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
 
-@pytest.mark.parametrize(("written", "expected"), [([1.8, 2.1], (1.8, 2.1)), (1.94, (1.94, 1.94)), (None, None)])
-def test_the_expected_range_is_recorded_and_one_figure_of_earlier_versions_is_both_its_ends(
-    written: object, expected: tuple[float, float] | None
-) -> None:
-    record = RunRecord.from_dict(json.loads(WRITTEN) | {"forecast": written})
-    assert record.expected == expected
+@pytest.mark.parametrize("number", [0, 2, "1"])
+def test_a_record_of_another_format_is_refused(number: object) -> None:
+    with pytest.raises(CheckpointError, match=rf"has format {number!r}, and this minigpt reads format 1; use the"):
+        RunRecord.from_dict(json.loads(WRITTEN) | {"format": number})
+
+
+@pytest.mark.parametrize("expected", [[1.8, 2.1], None])
+def test_the_expected_range_is_recorded(expected: list[float] | None) -> None:
+    record = RunRecord.from_dict(json.loads(WRITTEN) | {"forecast": expected})
+    assert record.expected == (None if expected is None else tuple(expected))
     assert RunRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
 
@@ -130,12 +122,8 @@ def test_json_has_no_nan_so_the_result_has_none() -> None:
     assert (result.step, result.validation_loss, result.seconds) == (3, None, None)
 
 
-def test_a_baseline_of_an_early_version_takes_the_sizes_of_the_whole_text_from_the_corpus() -> None:
+def test_baselines_of_another_text_are_not_compared() -> None:
     entries = json.loads(WRITTEN)
-    for one in entries["baselines"]["measured"]:
-        del one["whole_train_bytes"], one["whole_validation_bytes"]
-    found = recorded_baselines(RunRecord.from_dict(entries))
-    assert {(one.whole_train_bytes, one.whole_validation_bytes) for one in found} == {(2433, 267)}
     entries["baselines"]["fingerprint"] = "another text"
     assert recorded_baselines(RunRecord.from_dict(entries)) == []
 

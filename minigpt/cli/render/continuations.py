@@ -93,10 +93,8 @@ class MemorizationOutput(Output):
 class JsonOutput(Output):
     """Prints one JSON object per continuation; `shared` holds the entries that all of them have in common."""
 
-    def __init__(
-        self, tokenizer: "Tokenizer", shared: dict[str, Any], meter: "MemorizationMeter | None", meter_key: str
-    ) -> None:
-        self._tokenizer, self._shared, self._meter, self._meter_key = tokenizer, shared, meter, meter_key
+    def __init__(self, tokenizer: "Tokenizer", shared: dict[str, Any], meter: "MemorizationMeter | None") -> None:
+        self._tokenizer, self._shared, self._meter = tokenizer, shared, meter
 
     def write(self, continuation: Continuation) -> None:
         for alternatives in continuation.alternatives:
@@ -106,7 +104,7 @@ class JsonOutput(Output):
         own = {name: getattr(continuation, name) for name in names} | {"sample": continuation.number}
         record = own | self._shared | continuation.timing
         if self._meter:
-            record[self._meter_key] = self._meter.record(continuation.prompt, continuation.text)
+            record["memorization"] = self._meter.record(continuation.prompt, continuation.text)
         write(json.dumps(record))
 
 

@@ -260,8 +260,6 @@ def _size_and_key(files: Sequence[SourceFile], text_key: str, tokenizer: Tokeniz
         [*identity(file), json_form(file, text_key) is not None, file.is_parquet, *file.decoding] for file in files
     ]
     values = [FORMAT, size, text_key, content, tokenizer.fingerprint]
-    if tokenizer.start_of_text != tokenizer.end_of_text:  # earlier versions wrote shards that could not be read
-        values.append("each document begins with a start-of-text")
     return size, hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
