@@ -22,7 +22,7 @@ FOR_DEVELOPERS = {"test", "fuzz", "clients", "launchers", "wasm"}  # extras that
 # Modules that are only used if they are there, and that no message asks for.
 NEVER_ASKED_FOR = {"compression", "ipywidgets", "llama_cpp", "pip"}
 # Modules that come with one of the dependencies or with the package of another module.
-COMES_WITH = {"click": "typer", "jinja2": "torch"}
+COMES_WITH = {"click": "typer", "jinja2": "torch", "triton": "torch"}
 MODULE_OF = {"huggingface-hub": "huggingface_hub"}  # where a package's name is not its module's
 
 

@@ -72,9 +72,10 @@ def inspect(
         raise ConfigError("--layer and --head choose an attention map: give --png FILE or --html FILE too")
     if as_json and table:
         raise ConfigError("--json cannot be combined with --table; give one of the two")
+    read_with = {name: given.pop(name) for name in READING if name in given}
     if file is None:
-        refuse_reading(given, "the text of --file")
-    text = _text(prompt, file, ReadingConfig(**given))
+        refuse_reading(read_with, "the text of --file")
+    text = _text(prompt, file, ReadingConfig(**read_with))
 
     import torch
 

@@ -1,7 +1,7 @@
 """`minigpt train`: trains a model on a text."""
 
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -251,6 +251,7 @@ def _train(
             training = train_job(job, control=control, world=world)
             if report:
                 training = keep_report(training, job.run, opened=_open_page if watch else None)
+            stack.enter_context(closing(training))  # an error here must not keep the run locked
             for event in training:
                 if isinstance(event, Started):
                     run = Run.open(event.directory) if event.is_teacher else job.run

@@ -274,6 +274,8 @@ class Corpus:
             return
         if self.train_speakers is None:
             raise self._not_a_chat_log(role)
+        if role == "all" and not any(_is_scored(self.train_speakers, each).any() for each in ROLES):
+            raise DataError("every message of this text has weight 0, so there is nothing to learn; remove some")
         if not _is_scored(self.train_speakers, role).any():
             found = [each for each in ROLES if _is_scored(self.train_speakers, each).any()]
             but = " but in messages with weight 0" if (self.train_speakers == UNLEARNED).any() else ""

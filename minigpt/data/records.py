@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from io import BufferedReader
 from itertools import islice
 from typing import Literal, NamedTuple
@@ -52,6 +53,12 @@ def json_form(file: SourceFile, key: str) -> JsonForm | None:
     """
     if file.is_json or not file.may_be_json:
         return "lines" if file.is_json else None
+    status = file.stat()
+    return _form_of(file, key, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=10_000)  # every pass over a text asks again
+def _form_of(file: SourceFile, key: str, _modified: int, _size: int) -> JsonForm | None:
     with open_source(file) as stream:
         skip_bom(file.name, stream)
         text = stream.read(MAX_LINE + 1).lstrip()

@@ -120,9 +120,15 @@ def write_shards(
     speaker_hashes = {part: hashlib.sha256() for part in shards}
     trackers = {part: SpeakerTracker() for part in shards}
 
+    def sizes_in_text(tokens: npt.NDArray[np.uint32]) -> npt.NDArray[Any]:
+        sizes = lengths_in_text[tokens]
+        if tokenizer.start_of_text != tokenizer.end_of_text:  # the text has no token that begins a document
+            sizes[np.flatnonzero(tokens == tokenizer.end_of_text) + 1] = 0
+        return sizes
+
     def encode(text: str, speakers: Speakers | None) -> _Encoded:
         tokens = tokenizer.encode_array(text, documents=True)
-        labels = None if speakers is None else _label(lengths_in_text[tokens], speakers)
+        labels = None if speakers is None else _label(sizes_in_text(tokens), speakers)
         if tokenizer.is_lossless:
             text_bytes = int(lengths[tokens].sum())
         else:

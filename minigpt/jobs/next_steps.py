@@ -96,7 +96,7 @@ def _without(record: RunRecord, suspects: Suspects) -> tuple[tuple[str, ...], ..
     if texts is None or training is None or record.asked is None:
         return ()
     options = _options(record, record.asked.given - LENGTH - set(suspects.names))
-    length = [(f"--{name}", f"{value:g}") for name in LENGTH if (value := getattr(training, name)) is not None]
+    length = [(f"--{name}", _number(value)) for name in LENGTH if (value := getattr(training, name)) is not None]
     return (("train", *texts, *options, *length[0]),)
 
 
@@ -154,7 +154,12 @@ def _more_dropout(job: Job) -> tuple[str, ...]:
     proposed = {option: max(has[option], min(_MOST_DROPOUT, value)) for option, value in more.items()}
     if proposed == has:
         return ()
-    return tuple(text for option, value in proposed.items() for text in (option, f"{value:g}"))
+    return tuple(text for option, value in proposed.items() for text in (option, _number(value)))
+
+
+def _number(value: float) -> str:
+    """A number as an option takes it: never with an exponent."""
+    return str(value) if isinstance(value, int) else f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 def _continuation(job: Job, record: RunRecord, result: Result) -> NextStep:

@@ -9,6 +9,7 @@ import torch
 
 from minigpt import device
 from minigpt.config import TrainConfig
+from minigpt.data.corpus import Corpus
 from minigpt.data.shards import ByteProgress
 from minigpt.errors import ConfigError
 from minigpt.evaluation import baselines
@@ -60,7 +61,7 @@ def plan_run(
     corpus.check_loss_on(options.training.loss_on)
     began, others = time.perf_counter(), OtherPrograms()
     yield Activity("measuring the baselines on the held-out text")
-    measured, copied = tuple(baselines.cheap_baselines(corpus)), baselines.copied_share(corpus)
+    measured, copied = tuple(baselines.cheap_baselines(corpus)), _copied_share(corpus)
     yield Activity("measuring this machine")
     stats, memory = CorpusStats.of(corpus, measured), device.free_memory(target)
     if base is None:
@@ -134,6 +135,11 @@ def _measured_settings(
     if not settings.was_slower_than(measured):
         return measured
     return plan_with(timer.corrected(settings.slowdown(measured))).measured_again(again)
+
+
+def _copied_share(corpus: Corpus) -> float:
+    """The fraction of the held-out text that the training text contains too; 0 of a chat log, which repeats prompts."""
+    return 0.0 if corpus.train_speakers is not None else baselines.copied_share(corpus)
 
 
 def _notes(

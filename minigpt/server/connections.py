@@ -1,6 +1,8 @@
 """Connections: limits on how many there are, and on how long one may stay without a request or without reading."""
 
 import asyncio
+import contextlib
+import socket
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -24,6 +26,10 @@ def limited_protocol(
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            connection = transport.get_extra_info("socket")
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # so that the buffer shrinks steadily, not by megabytes at a time
+                with contextlib.suppress(OSError):
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _LEAST_WRITTEN)
             if len(self.connections) > max_connections:
                 self.transport.abort()
                 return
@@ -51,7 +57,7 @@ def limited_protocol(
             before = self.transport.get_write_buffer_size()
 
             def check() -> None:
-                if self.transport.get_write_buffer_size() > before - _LEAST_WRITTEN:
+                if before - self.transport.get_write_buffer_size() < min(_LEAST_WRITTEN, before):
                     self.transport.abort()
                 else:
                     self._limit_writing()

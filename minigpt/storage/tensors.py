@@ -153,7 +153,7 @@ class TensorFile:
         self._entries = {name: self._entry(name, 8 + length, fields) for name, fields in header.items()}
 
     def _read_checksums(self, text: str | None, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """The checksums of the file; empty if it has none, as one of another program or an earlier version.
+        """The checksums of the file; empty if it has none, as one of another program.
 
         Raises: CheckpointError if that of the header is wrong.
         """
@@ -171,7 +171,9 @@ class TensorFile:
         return checksums
 
     def _damaged(self, part: str) -> CheckpointError:
-        return CheckpointError(f"{self.path} is damaged: its {part} changed after it was saved; {self.remedy}")
+        return CheckpointError(
+            f"{self.path} is damaged: its {part} changed after it was saved, perhaps by another program; {self.remedy}"
+        )
 
     def _entry(self, name: str, data_start: int, fields: Mapping[str, Any]) -> _Entry:
         if fields["dtype"] not in _DTYPES:

@@ -54,8 +54,8 @@ class Evaluator:
         self.model, self.corpus, self.config, self.world, self.whole_text = model, corpus, config, world, whole_text
         self.dtype = torch.float32 if world.device(config.device).type == "cpu" else dtype
         self.scored = corpus.scored(config.loss_on)
-        lengths, validation = corpus.tokenizer.token_lengths, corpus.validation
-        self.measures = bool(len(validation) > 1 and lengths[validation[1:]].any())
+        scored = corpus.validation[1:]
+        self.measures = bool(len(scored) and corpus.tokenizer.token_lengths[scored].any())
         self.scored_fraction = 1.0 if self.scored is None or not len(self.scored) else float(self.scored.mean())
         self._seconds, self._tokens = 0.0, 0
         self._assumed = 0.0  # seconds per token, until an evaluation is measured

@@ -22,8 +22,11 @@ class RunDivergedError(TrainingError):
     """A run has diverged and cannot continue: what was `observed`, and the `advice` to the user."""
 
     def __init__(self, observed: str, advice: str) -> None:
-        super().__init__(f"{observed}; {advice}")
+        super().__init__(observed, advice)  # both, so that the error can be sent to another process
         self.observed, self.advice = observed, advice
+
+    def __str__(self) -> str:
+        return f"{self.observed}; {self.advice}"
 
 
 class SpikeDetector:
@@ -76,7 +79,10 @@ class SpikeDetector:
             )
 
     def ends_diverged(self, loss: float | None, lowest: float | None) -> bool:
-        """Whether the last validation loss is above that of a uniform guess and above the `lowest` of the run."""
+        """Whether the last validation loss is above that of a uniform guess and above the `lowest` of the run.
+
+        If the training loss is below it, the model has memorized its training text instead.
+        """
         if loss is None or lowest is None or not self.threshold:
             return False
-        return loss > _ENDS_ABOVE * max(self.uniform_loss, lowest)
+        return bool(loss > _ENDS_ABOVE * max(self.uniform_loss, lowest) and self.statistics[0] > self.uniform_loss)

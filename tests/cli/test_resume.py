@@ -342,7 +342,7 @@ def test_a_run_that_is_being_trained_is_refused_and_stays_unchanged(run: Any, fo
 
 
 def test_a_refusal_releases_the_lock(run: Any, fox: None) -> None:
-    assert run("train", "--resume").exit_code == 1
+    assert run("train", "--resume", "--steps", "9", "--learning-rate", "1").exit_code == 1
     RunFolder.open(FOX).lock()
 
 

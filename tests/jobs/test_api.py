@@ -65,6 +65,7 @@ def test_the_example_of_every_function_works(here: Path, monkeypatch: pytest.Mon
 
 def test_a_plan_prints_the_table_of_the_command_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.jobs.plan_run._MUCH_COPIED", 2.0)  # the command line prints notes on stderr
     table = str(minigpt.plan("fox.txt", **SETTINGS))
     printed = typed("train", "fox.txt", *FLAGS, "--plan").stdout
 
@@ -131,7 +132,7 @@ def test_a_run_of_python_is_the_run_of_the_command_line_bit_for_bit(here: Path) 
     assert records[0] == records[1]
     names = [{path.name for path in folder.iterdir()} for folder in folders]
     assert names[0] == names[1]
-    kinds = [type(event) for event in events if not isinstance(event, Activity)]
+    kinds = [type(event) for event in events if not isinstance(event, Activity | minigpt.Notice)]
     assert kinds[:2] == [minigpt.Planned, minigpt.Started]
     assert kinds[-1] is minigpt.Finished
     assert {minigpt.Step, minigpt.Evaluation, minigpt.Sample, minigpt.Saved} <= set(kinds)

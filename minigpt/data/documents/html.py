@@ -39,11 +39,11 @@ _LINES = frozenset(
 )
 _CELLS = frozenset(("td", "th"))
 _SPACES = re.compile(r"[\t\n\r\f][ \t\n\r\f]*| [ \t\n\r\f]+")  # all but single spaces
-# The tokens of a page: comments, sections of plain text, declarations, tags. The second is one in XHTML only.
+_PLAIN = re.compile(rb"(?s)<!\[CDATA\[(.*?)(?:\]\]>|\Z)")  # a section of plain text, in XHTML only
+# The tokens of a page: comments, declarations, tags.
 _TOKEN = re.compile(
     rb"""(?isx)
     <!--(?:-?>|.*?(?:--!?>|\Z))
-    | <!\[CDATA\[ (?P<plain>.*?) (?:\]\]>|\Z)
     | <(?:[!?]|/[^a-z]) [^>]*+ >?
     | <(?P<slash>/?) (?P<name>[a-z][^\s/>]*+)
       (?P<attributes>(?:[^=>]++ | =\s*+ (?:"[^"]*+" | '[^']*+' | [^\s>"'][^\s>]*+)?+ )*+) >?
@@ -123,18 +123,16 @@ def _simplified(page: bytes, xhtml: bool) -> bytes:
     made, at = bytearray(), 0
     while (start := page.find(b"<", at)) >= 0:
         made += page[at:start]
+        if xhtml and (plain := _PLAIN.match(page, start)):
+            made += plain[1].replace(b"&", b"&amp;").replace(b"<", b"&lt;")
+            at = plain.end()
+            continue
         token = _TOKEN.match(page, start)
         if token is None:
             made += b"&lt;"
             at = start + 1
             continue
         at = token.end()
-        if token["plain"] is not None:
-            if xhtml:
-                made += token["plain"].replace(b"&", b"&amp;").replace(b"<", b"&lt;")
-            else:
-                at = page.find(b">", start) + 1 or len(page)
-            continue
         if token["name"] is None:
             continue
         name, attributes = token["name"].lower().rpartition(b":")[2], token["attributes"]
