@@ -10,6 +10,11 @@ def size(n_bytes: float) -> str:
     return f"{n_bytes:.1f} TB"
 
 
+def shown_perplexity(value: float) -> str:
+    """A perplexity: 1,234.56, or 1.2e+64 of a model that has learned nothing of the text."""
+    return f"{value:,.2f}" if value < 1e6 else f"{value:.3g}"
+
+
 def count(number: int, noun: str) -> str:
     """A count and its noun: 1 token, 1,200 tokens."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

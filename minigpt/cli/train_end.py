@@ -31,6 +31,9 @@ def print_next_steps(job: "Job", checkpoints: Path) -> None:
     prompt = example_prompt(job.corpus)
     note("try it with:")
     words = [] if prompt is None else [prompt]
+    reading = job.run.record.reading
+    if words and reading is not None and reading.special_tokens:
+        words.append("--special-tokens")
     write(command_line("generate", *words, "--model", name, checkpoints=checkpoints))
 
 

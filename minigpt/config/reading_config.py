@@ -36,7 +36,7 @@ class ReadingConfig(Settings):
     )
     special_tokens: bool = setting(
         False,
-        "read the names of an imported model's special tokens in the text, such as <speaker1>, as these tokens",
+        "read the names of an imported model's special tokens in the text as these tokens",
         group="Text",
     )
     mix: bool = setting(

@@ -102,6 +102,8 @@ def plan_run(
         _check_time_to_train(settings, time.perf_counter() - began)
     yield Activity("")
     directory = checkpoints / free_name(request.run_name, checkpoints)
+    slowed = others.cores()
+    notes = _notes(request, settings.training, target, directory, slowed, copied, corpus.n_documents)
     planned = Plan(
         request=request,
         directory=directory,
@@ -110,7 +112,7 @@ def plan_run(
         base=base,
         device=target,
         baselines=measured,
-        notes=(*settings.notes, *_notes(request, settings.training, target, directory, others.cores(), copied)),
+        notes=(*settings.notes, *notes),
         seconds=time.perf_counter() - began,
     )
     yield Planned(planned)
@@ -143,7 +145,13 @@ def _copied_share(corpus: Corpus) -> float:
 
 
 def _notes(
-    request: Request, training: TrainConfig, target: torch.device, directory: Path, others: float, copied: float
+    request: Request,
+    training: TrainConfig,
+    target: torch.device,
+    directory: Path,
+    others: float,
+    copied: float,
+    n_documents: int,
 ) -> Iterator[str]:
     """Sentences on a held-out text that occurs in the training text, on a speed measured without torch.compile, without
     compiled C code or beside other programs, and on a name already taken.
@@ -151,9 +159,10 @@ def _notes(
     `others` is the number of cores that other programs used, `copied` the fraction of the held-out text.
     """
     if copied >= _MUCH_COPIED:
+        drop = "--deduplicate drops documents that repeat another, and " if n_documents > 1 else ""
         yield (
             f"about {copied:.0%} of the held-out text also occurs in the training text, so the validation loss will "
-            "look better than it is; --deduplicate drops documents that repeat another, and minigpt corpus shows where"
+            f"look better than it is; {drop}minigpt corpus shows where"
         )
     if training.compiles(target.type, sharded=training.sharding == "on"):
         yield "the speed was measured without torch.compile, which may increase it"

@@ -11,8 +11,10 @@ from pathlib import Path
 import torch
 
 from minigpt import __version__
+from minigpt.data.corpus import Corpus
 from minigpt.data.shards import ByteProgress
 from minigpt.errors import FolderTakenError
+from minigpt.generation.unread_characters import unread_characters
 from minigpt.jobs.events import Event
 from minigpt.jobs.find_run import find_run
 from minigpt.jobs.job import Job
@@ -30,6 +32,9 @@ from minigpt.storage.run_record import AdapterBase, BaselineRecord, BaselinesRec
 from minigpt.storage.runs import next_number
 from minigpt.training.events import Notice
 from minigpt.training.fine_tuning import apply_fine_tuning
+
+_SEARCHED_TOKENS = 1_000_000  # for characters that a model to fine-tune lacks
+_MOST_SHOWN = 10
 
 
 def prepare(
@@ -106,8 +111,24 @@ def start_run(planned: Plan, processes: int = 1, *, keeps_plan: bool = False) ->
             taken, directory = directory, directory.with_name(free_name(request.run_name, request.checkpoints))
             yield Notice(0, f"another run has just created {taken}, so this run is {directory.name}")
     run.lock()
+    lacking = unread_characters(model, corpus.tokenizer, _beginning(corpus)) if base else []
+    if base and lacking:
+        shown = ", ".join(map(repr, lacking[:_MOST_SHOWN])) + (" and others" if len(lacking) > _MOST_SHOWN else "")
+        yield Notice(
+            0,
+            f"the vocabulary of {base.directory} has no token for {shown}, which are in the text: the model reads each "
+            "of them as the same input, and cannot learn them",
+        )
     elapsed = planned.seconds + time.perf_counter() - began
     return Job(model, corpus, settings.training, run, resume=False, elapsed=elapsed, planned=settings)
+
+
+def _beginning(corpus: Corpus) -> str:
+    """The beginning of the training text; empty unless the tokenizer is one of characters."""
+    if corpus.tokenizer.characters is None:
+        return ""
+    tokens = corpus.train[:_SEARCHED_TOKENS]
+    return corpus.tokenizer.decode(tokens[tokens != corpus.tokenizer.end_of_text].tolist())
 
 
 def _adapter_base(base: Checkpoint) -> AdapterBase:

@@ -170,11 +170,6 @@ class RunRecord:
         valid.
         """
         parts: dict[str, Any] = {}
-        if entries.get("format", FORMAT) != FORMAT:
-            raise CheckpointError(
-                f"{path} has format {quoted(entries['format'])}, and this minigpt reads format {FORMAT}; use the "
-                "version that wrote it"
-            )
         for each in dataclasses.fields(cls):
             key = _key(each)
             if each.name == "other" or (key not in entries and each.name != "format"):

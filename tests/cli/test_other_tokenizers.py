@@ -356,3 +356,7 @@ def test_characters_that_a_nanogpt_lacks_are_named_and_cost_no_end_of_text(here:
     assert json.loads(evaluated.stdout)["loss"] < 5
     (here / "unknown.txt").write_text("abé", encoding="utf-8")
     assert "has no token for 'é'; it never predicts" in run("evaluate", "nano", "unknown.txt").stderr
+    (here / "long.txt").write_text(400 * "abé日 ", encoding="utf-8")
+    trained = run("train", "long.txt", "--from", "nano", "--steps", "2", "--device", "cpu", "--no-report")
+    assert trained.exit_code == 0, trained.stderr
+    assert "has no token for 'é', ' ', which are in the text" in " ".join(trained.stderr.split())

@@ -393,7 +393,7 @@ def test_a_damaged_line_of_the_log_is_named(corpus: Corpus, tmp_path: Path) -> N
 def test_a_run_of_another_format_is_refused(corpus: Corpus, tmp_path: Path) -> None:
     run = new_run(tmp_path / "run", new_model(dropout=0.1), corpus.tokenizer)
     run.update(format=99)
-    with pytest.raises(CheckpointError, match=r"another version of minigpt \(format 99, here 2\)"):
+    with pytest.raises(CheckpointError, match=r"another version of minigpt \(format 99, here 1\)"):
         Run.open(run.directory)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from minigpt.cli.render.result_table import ResultTable
 from minigpt.storage.run_log import replace_nonfinite
 from minigpt.tokenizer.display import visible
-from minigpt.units import count
+from minigpt.units import count, shown_perplexity
 
 if TYPE_CHECKING:
     from minigpt.evaluation.benchmarks.results import BenchmarkResult
@@ -104,7 +104,7 @@ def text_tables(
         ("measure", " value", "unit"),
         [
             ("loss", f"{whole.loss:.4f}", "nats per token"),
-            ("perplexity", f"{whole.perplexity:,.2f}", f"per token ({tokenizer})"),
+            ("perplexity", shown_perplexity(whole.perplexity), f"per token ({tokenizer})"),
             ("bits per byte", _number(whole.bits_per_byte), scored_text),
         ],
         [
@@ -227,4 +227,4 @@ def _number(value: float) -> str:
 def _metric_value(value: float, unit: str) -> str:
     if unit == "share":
         return f"{100 * value:.2f} %"
-    return f"{value:,.2f}" if unit == "perplexity" else f"{value:.4f}"
+    return shown_perplexity(value) if unit == "perplexity" else f"{value:.4f}"

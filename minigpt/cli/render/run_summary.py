@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 
 from minigpt.cli.render.console import facts
-from minigpt.units import duration
+from minigpt.units import duration, shown_perplexity
 
 if TYPE_CHECKING:
     from minigpt.planning.throughput import Peak
@@ -40,7 +40,7 @@ def summary(
         read = event.validation_tokens
         tokens = f"all {read:,} tokens" if read >= n_scored else f"{read:,} of {n_scored:,} tokens"
         rows["validation loss"] = f"{event.validation_loss:.4f} nats per token, {tokens}"
-        rows["perplexity"] = f"{perplexity(event.validation_loss):.2f} per token"
+        rows["perplexity"] = f"{shown_perplexity(perplexity(event.validation_loss))} per token"
         rows["bits per byte"] = f"{event.bits_per_byte:.4f} {scored_text}".rstrip()
     rows |= {name: text for name, text in (("baselines", baselines), ("copied", copied)) if text is not None}
     rows["saved in"] = saved
