@@ -18,6 +18,8 @@ from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 from minigpt.data.source_files import SourceFile
 from minigpt.data.sources import has_conversations, scan
 from minigpt.errors import DataError
+from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tokenizer.vocabulary import bytes_to_unicode
 
 HELLO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
 TEXT = "User: Hi\nAssistant: Hello\n"
@@ -236,3 +238,22 @@ def test_a_chat_log_beside_a_plain_text_has_no_speakers(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("plain text")
     found = scan([write(tmp_path, HELLO), tmp_path / "a.txt"])
     assert (found.n_documents, found.n_conversations, found.has_speakers) == (2, 1, False)
+
+
+def test_a_token_that_begins_each_document_moves_no_speaker(tmp_path: Path) -> None:
+    vocabulary = {bytes_to_unicode(bytes([byte])): byte for byte in range(256)}
+    special = {"<s>": 256, "</s>": 257}
+    tokenizer = Tokenizer.from_vocabulary(
+        vocabulary, [], special=special, end_of_text="</s>", roles={"bos_token": "<s>"}, prefix=[256]
+    )
+    rows = [
+        [{"role": "user", "content": f"question {row}"}, {"role": "assistant", "content": f"answer {row}"}]
+        for row in range(60)
+    ]
+    path = tmp_path / "chat.jsonl"
+    path.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    corpus = Corpus.build(path, tokenizer, cache=tmp_path / "cache", validation_fraction=0)
+    scored = corpus.scored("assistant", "train")
+    assert scored is not None
+    learned = tokenizer.decode([id for id in corpus.train[scored].tolist() if id < 256])
+    assert learned.split() == [word for row in range(60) for word in ("answer", str(row))]
