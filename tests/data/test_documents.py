@@ -575,6 +575,42 @@ def test_a_long_text_without_tags_is_whole(tmp_path: Path) -> None:
     assert len(read_document(tmp_path / "a.html", "a.html")) == 5 * 2_200_000 - 1
 
 
+@pytest.mark.parametrize(
+    ("tag", "between"), [("div", "\n"), ("span", ""), ("blockquote", "\n\n"), ("dl><dd", "\n\n"), ("b><li", "\n")]
+)
+def test_all_text_of_a_page_that_is_nested_deeply_is_read(tmp_path: Path, tag: str, between: str) -> None:
+    body = "".join(f"<{tag}>Sentence {number}." for number in range(4000)) + "<div hidden>no<p>no</div><p>END</p>"
+    text = between.join(f"Sentence {number}." for number in range(4000)) + "\n\nEND"
+    for name in ("a.html", "a.xhtml"):
+        (tmp_path / name).write_text(body)
+        assert read_document(tmp_path / name, name) == text
+    (tmp_path / "a.epub").write_bytes(epub(OEBPS__text__one_xhtml=body))
+    assert read_document(tmp_path / "a.epub", "a.epub") == f"{text}\n\nThe end."
+
+
+def test_what_is_skipped_and_the_borders_of_blocks_are_the_same_in_a_page_that_is_nested_deeply(tmp_path: Path) -> None:
+    deep = "<div>" * 3000
+    (tmp_path / "a.html").write_text(f"{deep}x{HTML}{'</div>' * 3000}<p>y<ruby>漢<rt>かん</ruby>")
+    text = HTML_TEXT.replace("Title", "x\n\nTitle") + "\n\ny漢"
+    assert read_document(tmp_path / "a.html", "a.html") == text
+
+
+NESTED = {
+    "a.html": ("<math>" + "<mrow>" * 1000 + "<mi>x</mi>").encode(),
+    "b.html": b"<p>a" + b"<nav>" * 3000 + b"no",
+    "a.docx": word_file("<w:sdt><w:sdtContent>" * 200 + p(r(t("x"))) + "</w:sdtContent></w:sdt>" * 200),
+    "b.docx": word_file("<w:tbl><w:tr><w:tc>" * 100 + p(r(t("x"))) + "</w:tc></w:tr></w:tbl>" * 100),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_a_document_that_is_nested_too_deeply_is_one_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(NESTED[name])
+    with pytest.raises(DataError) as error:
+        read_document(tmp_path / name, name)
+    assert str(error.value) == f"{name} nests its elements too deeply to be read; save its text as a .txt"
+
+
 def test_a_pdf_that_takes_too_much_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf())

@@ -11,7 +11,7 @@ from minigpt.bounded_reading import read_regular
 from minigpt.data.documents.docx import docx_text
 from minigpt.data.documents.epub import epub_text
 from minigpt.data.documents.html import declared_encoding, html_text
-from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, Budget, DocumentError
+from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, TOO_DEEP, Budget, DocumentError
 from minigpt.data.documents.pdf import pdf_text
 from minigpt.data.documents.subtitles import srt_text, vtt_text
 from minigpt.data.encodings import encoding_advice, likely_encoding
@@ -76,6 +76,8 @@ def read_document(path: Path, name: str, encoding: str = "utf-8", errors: str = 
             text = form.read(content, encoding, errors)
     except DocumentError as error:
         raise DataError(f"{name} {error}") from error
+    except RecursionError as error:
+        raise DataError(f"{name} {TOO_DEEP}") from error
     except zipfile.BadZipFile as error:
         raise DataError(f"{name} is damaged: it is not {form.name}; download it again") from error
     except Exception as error:  # a library may raise anything for a damaged document
