@@ -24,7 +24,7 @@ from minigpt.data.pipes import read_pipe
 from minigpt.data.skipped import Skipped, Unread, shown
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
 from minigpt.data.zstd import ZstdDamagedError, open_zstd
-from minigpt.errors import DataError, MissingPackageError, MissingTextError, reason_of
+from minigpt.errors import DataError, MissingPackageError, MissingTextError, UndecodableError, reason_of
 
 _BLOCK = 2**20  # bytes per read
 _MAX_STREAM = 2**30  # bytes of a pipe, whose text is copied to the folder for temporary files, often kept in memory
@@ -251,7 +251,8 @@ def _readable(file: SourceFile) -> SourceFile:
         if not file.is_parquet and (problem := unread_format(file.plain_name, _head(file))) is not None:
             raise DataError(f"{file.name} {problem}")
         return file
-    text = read_document(file.path, file.name, *file.decoding).encode()
+    # Bytes that are invalid in it are written as they are, and met by all that reads the copy as in any text.
+    text = read_document(file.path, file.name, *file.decoding).encode(errors="surrogateescape")
     return _spool([text], file.name)
 
 
@@ -295,6 +296,8 @@ def _in_folder(
             if not is_document(path):  # of a text that is read with it
                 raise
             unread.append(Unread("document", file.name, error))
+        except UndecodableError:
+            raise
         except DataError as error:
             unread.append(Unread("document" if is_document(path) else "file", file.name, error))
     for model in models:

@@ -12,6 +12,7 @@ from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 
 from minigpt import optional_packages
+from minigpt.corpus_report.issues import find_issues
 from minigpt.data.documents import html, limits, read
 from minigpt.data.documents import pdf as pdf_module
 from minigpt.data.documents.read import read_document
@@ -458,6 +459,30 @@ def test_characters_are_replaced_in_the_encoding_that_a_page_declares(tmp_path: 
     path = tmp_path / "a.html"
     path.write_bytes('<meta charset="shift_jis"><p>日本語'.encode("cp932") + b"\x81")
     assert read_document(path, "a.html", errors="replace").startswith("日本語")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("c.srt", FIRST + "2\n00:00:03,000 --> 00:00:04,000\n"), ("h.html", "<p>")]
+)
+def test_a_document_of_a_folder_in_another_encoding_is_the_error_of_the_file_itself_and_an_issue_of_the_text(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / "en.txt").write_text("It was a bright cold day in April.\n" * 20)
+    (tmp_path / name).write_bytes((content + "Der Bär läuft über die Straße.").encode("cp1252"))
+    with pytest.raises(DataError, match=rf"{name} is not UTF-8; it is probably Latin-1: read it with") as alone:
+        scan(tmp_path / name)
+    for source in (tmp_path, str(tmp_path / "*")):
+        with pytest.raises(DataError) as error:
+            scan(source)
+        assert str(error.value) == str(alone.value)
+    (issue,) = find_issues(scan(tmp_path, encoding_errors="replace"), lambda size: None)[0]
+    assert (issue.kind, issue.count) == ("invalid bytes", 4)
+    assert issue.advice == "training stops at the first; it is probably Latin-1: read it with --encoding latin-1"
+    assert "Der B\\xe4r" in issue.example
+    replaced = "".join(text for text, _ in scan(tmp_path / name, encoding_errors="replace").pieces())
+    assert replaced.endswith("Der B\ufffdr l\ufffduft \ufffdber die Stra\ufffde.")
+    (tmp_path / "x.docx").write_bytes(b"damaged")
+    assert "x.docx is damaged" in scan(tmp_path, encoding="latin-1").notes[0]
 
 
 def test_without_its_package_a_document_is_one_line_and_a_folder_is_read_without_it(

@@ -14,6 +14,10 @@ class DocumentError(Exception):
     """A document that cannot be read; the message continues "NAME …"."""
 
 
+class EncodingError(DocumentError):
+    """A document that is whole but in another encoding than the one in which it should be read."""
+
+
 class Budget:
     """Counts the markup of one document; a parser gets only what was counted."""
 
