@@ -1,6 +1,7 @@
 """Which files of a folder are text, and what is said of formats that are not read."""
 
 import bz2
+import gzip
 import io
 import lzma
 import os
@@ -47,6 +48,12 @@ OTHER_FORMATS = {
     "a.txt.bz2": (bz2.compress(b"text"), "is compressed by bzip2; decompress it with bunzip2"),
     "a.txt.xz": (lzma.compress(b"text"), "is compressed by xz; decompress it with unxz"),
     "report": (b"%PDF-1.4\n", "is a PDF; rename it to .pdf"),
+    "report.gz": (gzip.compress(b"%PDF-1.4\n"), "is a PDF; decompress and rename it to .pdf"),
+    "page.html.gz": (gzip.compress(b"<p>text"), "is a compressed document; decompress it with gunzip"),
+    "z.SRT.GZ": (gzip.compress(b"1\n"), "is a compressed document; decompress it with gunzip"),
+    "y.epub.gz": (gzip.compress(zipped()), "is a compressed document; decompress it with gunzip"),
+    "t.pdf.zst": (b"\x28\xb5\x2f\xfd", "is a compressed document; decompress it with unzstd"),
+    "a.html": (gzip.compress(b"<p>text"), "is compressed; add .gz to its name and decompress it with gunzip"),
 }
 
 
@@ -61,7 +68,8 @@ def test_a_format_that_is_not_read_is_named_with_what_to_do(tmp_path: Path, name
     (tmp_path / "other.txt").write_text("other")
     found = scan(tmp_path)
     assert [file.path.name for file in found.files] == ["other.txt"]
-    assert found.notes == (f"skipped a file: {alone.value}",)
+    what = "document" if name == "a.html" else "file"
+    assert found.notes == (f"skipped a {what}: {alone.value}",)
 
 
 def test_the_other_files_that_are_skipped_are_named(tmp_path: Path) -> None:

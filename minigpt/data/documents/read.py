@@ -15,8 +15,11 @@ from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, TOO_DEEP, Bud
 from minigpt.data.documents.pdf import pdf_text
 from minigpt.data.documents.subtitles import srt_text, vtt_text
 from minigpt.data.encodings import encoding_advice, likely_encoding
+from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
 from minigpt.errors import DataError, UndecodableError, reason_of
 from minigpt.optional_packages import check_installed
+
+GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of a file
 
 # Bytes that are invalid, which are half of surrogate pairs in Python's texts, pass libxml2 as characters of no meaning.
 _TO_HTML = {0xDC00 + byte: 0x10FE00 + byte for byte in range(0x80, 0x100)}
@@ -86,6 +89,9 @@ def read_document(path: Path, name: str, encoding: str = "utf-8", errors: str = 
         content = read_regular(path, MAX_FILE)
     except OSError as error:
         raise DataError(f"{name} cannot be read ({reason_of(error)})") from error
+    if content.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
+        ending, program = (".gz", "gunzip") if content.startswith(GZIP_MAGIC) else (".zst", "unzstd")
+        raise DataError(f"{name} is compressed; add {ending} to its name and decompress it with {program}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the libraries, about damage that they repair
