@@ -394,6 +394,12 @@ FIRST, LAST = "1\n00:00:01,000 --> 00:00:02,000\nFirst.\n\n", "3\n00:00:05,000 -
         ("2\n00:00:03,000 --> 00:00:04,000\nNo empty line\n", "No empty line\n"),
         ("77\n00:00:03,000 --> 00:00:04,000\nNo\n\n78\ntime\n\n", "No\ntime\n"),
         ("2\n00:00:03,000 --> 00:00:04,000\nThey met 12:30 - 13:00 --> late\n\n", "They met 12:30 - 13:00 --> late\n"),
+        ("2\n00:00:03,000 --> 00:00:04,000\n10:30 --> 11:00 the train\n\n", "10:30 --> 11:00 the train\n"),
+        ("2\n-1:59:59,000 --> 00:00:04,000\nBefore\n\n", "Before\n"),
+        ("2\n-00:00:03,000 --> -00:00:02,000\nBefore\n\n", "Before\n"),
+        ("2 00:00:03,000 --> 00:00:04,000\nOne line\n\n", "One line\n"),
+        ("#2\n00:00:03,000 --> 00:00:04,000\nMarked\n\n#3\nno time\n\n", "Marked\nno time\n"),
+        ("2\n0:03 --> 0:04 X1:100 X2:200\nPlaced\n\n", "Placed\n"),
     ],
 )
 def test_subtitles_that_are_not_quite_right_are_read(tmp_path: Path, between: str, text: str) -> None:
@@ -401,6 +407,11 @@ def test_subtitles_that_are_not_quite_right_are_read(tmp_path: Path, between: st
     for end in ("\n", "\r\n", "\r", "\r\r\n"):
         path.write_bytes((FIRST + between + LAST).replace("\n", end).encode())
         assert read_document(path, "a.srt") == f"First.\n{text}Last."
+
+
+def test_webvtt_that_is_named_srt_is_read_as_webvtt(tmp_path: Path) -> None:
+    (tmp_path / "a.srt").write_text(VTT)
+    assert read_document(tmp_path / "a.srt", "a.srt") == DOCUMENTS["a.vtt"][1]
 
 
 def test_lines_that_are_repeated_while_their_words_appear_are_there_once(tmp_path: Path) -> None:
