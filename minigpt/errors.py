@@ -45,6 +45,10 @@ class MissingTextError(DataError):
     """A text does not exist, or its pattern matches no file."""
 
 
+class UndecodableError(DataError):
+    """A document has bytes that are invalid in its encoding; training on a folder stops at it too."""
+
+
 class TokenizerError(MinigptError, ValueError):
     """A tokenizer is unknown, cannot be trained or cannot be read."""
 

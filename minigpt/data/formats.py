@@ -16,16 +16,26 @@ _WORD = "is a document that is read only as .docx; save it as that or as plain t
 _BOOK = "is a book that is read only as .epub; convert it, for example with Calibre"
 _SUBTITLES = "has subtitles, which are read only as .srt and .vtt; convert it"
 _WEBVTT = "has WebVTT subtitles; rename it to .vtt"
-_TABLE = (
-    'is a table; write its column of texts to a .jsonl, with {"text": "..."} on each line, or rename it to .txt to '
-    "read it unchanged"
-)
+_SHEET = 'is a table; write its column of texts to a .jsonl, with {"text": "..."} on each line'
+_TABLE = f"{_SHEET}, or rename it to .txt to read it unchanged"
+_SLIDES = "is a presentation, which is not read; save it as .pdf or plain text"
+_MARKUP = "is markup; save its text as plain text, or rename it to .txt to read it unchanged"
+_MAIL = "is e-mail; save its text as plain text, or rename it to .txt to read it unchanged"
+_NOTEBOOK = "is a notebook; convert it, for example with jupyter nbconvert --to markdown"
+_ARRAYS = "has arrays of numbers, not text; give the text that they were made of"
 _ARCHIVE = "is an archive; unpack it and give the folder or its files"
 _BY_NAME = {
-    **dict.fromkeys((".doc", ".odt", ".rtf", ".wps", ".pages"), _WORD),
+    **dict.fromkeys((".doc", ".docm", ".dotx", ".dotm", ".odt", ".rtf", ".wps", ".pages"), _WORD),
     **dict.fromkeys((".mobi", ".azw", ".azw3", ".fb2", ".djvu"), _BOOK),
-    **dict.fromkeys((".ass", ".ssa"), _SUBTITLES),
-    **dict.fromkeys((".csv", ".tsv", ".xls", ".xlsx", ".ods"), _TABLE),
+    **dict.fromkeys((".ass", ".ssa", ".ttml", ".dfxp", ".sub", ".sbv"), _SUBTITLES),
+    **dict.fromkeys((".csv", ".tsv"), _TABLE),
+    **dict.fromkeys((".xls", ".xlsx", ".xlsm", ".xlsb", ".ods"), _SHEET),
+    **dict.fromkeys((".ppt", ".pptx", ".pptm", ".pps", ".ppsx", ".odp"), _SLIDES),
+    ".xml": _MARKUP,
+    **dict.fromkeys((".eml", ".mbox"), _MAIL),
+    **dict.fromkeys((".npy", ".npz"), _ARRAYS),
+    ".ipynb": _NOTEBOOK,
+    ".lzma": "is compressed by lzma; decompress it with unlzma",
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), _ARCHIVE),
 }
 _BY_CONTENT = {
@@ -38,6 +48,9 @@ _BY_CONTENT = {
     b"7z\xbc\xaf\x27\x1c": _ARCHIVE,
     b"Rar!\x1a\x07": _ARCHIVE,
     **{b"BZh%d1AY" % level: "is compressed by bzip2; decompress it with bunzip2" for level in range(1, 10)},
+    b"\x93NUMPY": _ARRAYS,
+    b"\x1f\x9d": "is compressed by compress; decompress it with uncompress",
+    b"\x04\x22\x4d\x18": "is compressed by lz4; decompress it with unlz4",
     b"\xfd7zXZ\0": "is compressed by xz; decompress it with unxz",
 }
 

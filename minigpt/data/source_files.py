@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
-from minigpt.data.documents.read import is_document, read_document
+from minigpt.data.documents.read import GZIP_MAGIC, is_document, read_document
 from minigpt.data.encodings import Recoded, encoding_advice, is_same_in_utf8, is_utf8, likely_encoding
 from minigpt.data.folders import expand, is_file, is_folder, walk
 from minigpt.data.formats import HEAD_BYTES, looks_like_text, unread_format
@@ -24,12 +24,11 @@ from minigpt.data.pipes import read_pipe
 from minigpt.data.skipped import Skipped, Unread, shown
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
 from minigpt.data.zstd import ZstdDamagedError, open_zstd
-from minigpt.errors import DataError, MissingPackageError, MissingTextError, reason_of
+from minigpt.errors import DataError, MissingPackageError, MissingTextError, UndecodableError, reason_of
 
 _BLOCK = 2**20  # bytes per read
 _MAX_STREAM = 2**30  # bytes of a pipe, whose text is copied to the folder for temporary files, often kept in memory
-_GZIP_MAGIC = b"\x1f\x8b"
-_COMPRESSED = (_GZIP_MAGIC, ZSTD_MAGIC)
+_COMPRESSED = (GZIP_MAGIC, ZSTD_MAGIC)
 _MAY_HAVE_ZEROS = (*_COMPRESSED, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 
 
@@ -248,10 +247,16 @@ def _readable(file: SourceFile) -> SourceFile:
     package that reads it.
     """
     if not is_document(file.path):
+        if is_document(Path(file.plain_name)):
+            program = "unzstd" if file.path.suffix.lower() == ".zst" else "gunzip"
+            raise DataError(f"{file.name} is a compressed document; decompress it with {program}")
         if not file.is_parquet and (problem := unread_format(file.plain_name, _head(file))) is not None:
+            if file.is_compressed():
+                problem = problem.replace("; rename", "; decompress and rename")
             raise DataError(f"{file.name} {problem}")
         return file
-    text = read_document(file.path, file.name, *file.decoding).encode()
+    # Bytes that are invalid in it are written as they are, and met by all that reads the copy as in any text.
+    text = read_document(file.path, file.name, *file.decoding).encode(errors="surrogateescape")
     return _spool([text], file.name)
 
 
@@ -295,6 +300,8 @@ def _in_folder(
             if not is_document(path):  # of a text that is read with it
                 raise
             unread.append(Unread("document", file.name, error))
+        except UndecodableError:
+            raise
         except DataError as error:
             unread.append(Unread("document" if is_document(path) else "file", file.name, error))
     for model in models:
@@ -314,7 +321,7 @@ def _is_read(file: SourceFile) -> bool:
 
     A text that cannot be decoded is an error, as if it was named.
     """
-    if is_document(file.path) or file.is_parquet:
+    if is_document(Path(file.plain_name)) or file.is_parquet:
         return True
     head = _head(file)
     is_known = unread_format(file.plain_name, head) is not None  # reading it says what to do
@@ -373,7 +380,7 @@ def open_source(file: SourceFile) -> Iterator[BufferedReader | gzip.GzipFile]:
     try:
         with file.path.open("rb") as raw, contextlib.ExitStack() as stack:
             stream: BufferedReader | gzip.GzipFile = raw
-            if raw.peek(2)[:2] == _GZIP_MAGIC:
+            if raw.peek(2)[:2] == GZIP_MAGIC:
                 stream = stack.enter_context(gzip.GzipFile(fileobj=raw))
             elif raw.peek(4)[:4] == ZSTD_MAGIC:
                 stream = open_zstd(raw, file.name)

@@ -12,6 +12,7 @@ from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 
 from minigpt import optional_packages
+from minigpt.corpus_report.issues import find_issues
 from minigpt.data.documents import html, limits, read
 from minigpt.data.documents import pdf as pdf_module
 from minigpt.data.documents.read import read_document
@@ -393,6 +394,12 @@ FIRST, LAST = "1\n00:00:01,000 --> 00:00:02,000\nFirst.\n\n", "3\n00:00:05,000 -
         ("2\n00:00:03,000 --> 00:00:04,000\nNo empty line\n", "No empty line\n"),
         ("77\n00:00:03,000 --> 00:00:04,000\nNo\n\n78\ntime\n\n", "No\ntime\n"),
         ("2\n00:00:03,000 --> 00:00:04,000\nThey met 12:30 - 13:00 --> late\n\n", "They met 12:30 - 13:00 --> late\n"),
+        ("2\n00:00:03,000 --> 00:00:04,000\n10:30 --> 11:00 the train\n\n", "10:30 --> 11:00 the train\n"),
+        ("2\n-1:59:59,000 --> 00:00:04,000\nBefore\n\n", "Before\n"),
+        ("2\n-00:00:03,000 --> -00:00:02,000\nBefore\n\n", "Before\n"),
+        ("2 00:00:03,000 --> 00:00:04,000\nOne line\n\n", "One line\n"),
+        ("#2\n00:00:03,000 --> 00:00:04,000\nMarked\n\n#3\nno time\n\n", "Marked\nno time\n"),
+        ("2\n0:03 --> 0:04 X1:100 X2:200\nPlaced\n\n", "Placed\n"),
     ],
 )
 def test_subtitles_that_are_not_quite_right_are_read(tmp_path: Path, between: str, text: str) -> None:
@@ -400,6 +407,11 @@ def test_subtitles_that_are_not_quite_right_are_read(tmp_path: Path, between: st
     for end in ("\n", "\r\n", "\r", "\r\r\n"):
         path.write_bytes((FIRST + between + LAST).replace("\n", end).encode())
         assert read_document(path, "a.srt") == f"First.\n{text}Last."
+
+
+def test_webvtt_that_is_named_srt_is_read_as_webvtt(tmp_path: Path) -> None:
+    (tmp_path / "a.srt").write_text(VTT)
+    assert read_document(tmp_path / "a.srt", "a.srt") == DOCUMENTS["a.vtt"][1]
 
 
 def test_lines_that_are_repeated_while_their_words_appear_are_there_once(tmp_path: Path) -> None:
@@ -458,6 +470,30 @@ def test_characters_are_replaced_in_the_encoding_that_a_page_declares(tmp_path: 
     path = tmp_path / "a.html"
     path.write_bytes('<meta charset="shift_jis"><p>日本語'.encode("cp932") + b"\x81")
     assert read_document(path, "a.html", errors="replace").startswith("日本語")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("c.srt", FIRST + "2\n00:00:03,000 --> 00:00:04,000\n"), ("h.html", "<p>")]
+)
+def test_a_document_of_a_folder_in_another_encoding_is_the_error_of_the_file_itself_and_an_issue_of_the_text(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / "en.txt").write_text("It was a bright cold day in April.\n" * 20)
+    (tmp_path / name).write_bytes((content + "Der Bär läuft über die Straße.").encode("cp1252"))
+    with pytest.raises(DataError, match=rf"{name} is not UTF-8; it is probably Latin-1: read it with") as alone:
+        scan(tmp_path / name)
+    for source in (tmp_path, str(tmp_path / "*")):
+        with pytest.raises(DataError) as error:
+            scan(source)
+        assert str(error.value) == str(alone.value)
+    (issue,) = find_issues(scan(tmp_path, encoding_errors="replace"), lambda size: None)[0]
+    assert (issue.kind, issue.count) == ("invalid bytes", 4)
+    assert issue.advice == "training stops at the first; it is probably Latin-1: read it with --encoding latin-1"
+    assert "Der B\\xe4r" in issue.example
+    replaced = "".join(text for text, _ in scan(tmp_path / name, encoding_errors="replace").pieces())
+    assert replaced.endswith("Der B\ufffdr l\ufffduft \ufffdber die Stra\ufffde.")
+    (tmp_path / "x.docx").write_bytes(b"damaged")
+    assert "x.docx is damaged" in scan(tmp_path, encoding="latin-1").notes[0]
 
 
 def test_without_its_package_a_document_is_one_line_and_a_folder_is_read_without_it(
@@ -573,6 +609,42 @@ def test_the_text_of_tables_in_tables_is_counted(tmp_path: Path, monkeypatch: py
 def test_a_long_text_without_tags_is_whole(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text("<p>" + "word " * 2_200_000)  # libxml2 has a limit of 10 MB
     assert len(read_document(tmp_path / "a.html", "a.html")) == 5 * 2_200_000 - 1
+
+
+@pytest.mark.parametrize(
+    ("tag", "between"), [("div", "\n"), ("span", ""), ("blockquote", "\n\n"), ("dl><dd", "\n\n"), ("b><li", "\n")]
+)
+def test_all_text_of_a_page_that_is_nested_deeply_is_read(tmp_path: Path, tag: str, between: str) -> None:
+    body = "".join(f"<{tag}>Sentence {number}." for number in range(4000)) + "<div hidden>no<p>no</div><p>END</p>"
+    text = between.join(f"Sentence {number}." for number in range(4000)) + "\n\nEND"
+    for name in ("a.html", "a.xhtml"):
+        (tmp_path / name).write_text(body)
+        assert read_document(tmp_path / name, name) == text
+    (tmp_path / "a.epub").write_bytes(epub(OEBPS__text__one_xhtml=body))
+    assert read_document(tmp_path / "a.epub", "a.epub") == f"{text}\n\nThe end."
+
+
+def test_what_is_skipped_and_the_borders_of_blocks_are_the_same_in_a_page_that_is_nested_deeply(tmp_path: Path) -> None:
+    deep = "<div>" * 3000
+    (tmp_path / "a.html").write_text(f"{deep}x{HTML}{'</div>' * 3000}<p>y<ruby>漢<rt>かん</ruby>")
+    text = HTML_TEXT.replace("Title", "x\n\nTitle") + "\n\ny漢"
+    assert read_document(tmp_path / "a.html", "a.html") == text
+
+
+NESTED = {
+    "a.html": ("<math>" + "<mrow>" * 1000 + "<mi>x</mi>").encode(),
+    "b.html": b"<p>a" + b"<nav>" * 3000 + b"no",
+    "a.docx": word_file("<w:sdt><w:sdtContent>" * 200 + p(r(t("x"))) + "</w:sdtContent></w:sdt>" * 200),
+    "b.docx": word_file("<w:tbl><w:tr><w:tc>" * 100 + p(r(t("x"))) + "</w:tc></w:tr></w:tbl>" * 100),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_a_document_that_is_nested_too_deeply_is_one_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(NESTED[name])
+    with pytest.raises(DataError) as error:
+        read_document(tmp_path / name, name)
+    assert str(error.value) == f"{name} nests its elements too deeply to be read; save its text as a .txt"
 
 
 def test_a_pdf_that_takes_too_much_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import zipfile
 from types import TracebackType
 from typing import Any, Self
 
-from minigpt.data.documents.limits import Budget, DocumentError
+from minigpt.data.documents.limits import TOO_DEEP, Budget, DocumentError
 
 
 class Archive:
@@ -50,7 +50,7 @@ class Archive:
     def xml(self, name: str) -> Any:
         """The root element of an XML member; neither entities nor DTDs are loaded.
 
-        Raises: DocumentError as `read`, and for too many tags; XMLSyntaxError.
+        Raises: DocumentError as `read`, and for tags that are too many or nested too deeply; XMLSyntaxError.
         """
         from lxml import etree
 
@@ -58,4 +58,10 @@ class Archive:
             resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False, remove_comments=True,
             remove_pis=True,
         )  # fmt: skip
-        return etree.fromstring(self.budget.count_nodes(self.budget.count_tags(self.read(name)), True), parser)
+        markup = self.budget.count_nodes(self.budget.count_tags(self.read(name)), True)
+        try:
+            return etree.fromstring(markup, parser)
+        except etree.XMLSyntaxError as error:
+            if "Excessive depth" in str(error):
+                raise DocumentError(TOO_DEEP) from error
+            raise

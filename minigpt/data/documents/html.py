@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from minigpt.data.documents.formulas import MATHML_SIGNS, is_compound
-from minigpt.data.documents.limits import Budget, without_soft_hyphens
+from minigpt.data.documents.limits import TOO_DEEP, Budget, DocumentError, without_soft_hyphens
 
 _CHARSET = re.compile(rb"""(?i)(?:charset|encoding)\s*=\s*["']?\s*([a-z0-9_.:-]{1,40})""")
 # Browsers decode a page that declares the first encoding with the second one, which has more characters. Source:
@@ -38,6 +38,9 @@ _LINES = frozenset(
     ("div", "li", "dt", "dd", "tr", "hr", "caption", "figcaption", "header", "footer", "main", "article", "aside")
 )
 _CELLS = frozenset(("td", "th"))
+# The elements of which more is read than their text and the borders of their blocks, so that they stay in a page that
+# is nested deeply.
+_KEPT = frozenset(name.encode() for name in (*_SKIPPED, *_READINGS, "ruby", "pre", "math", "html", "body"))
 _SPACES = re.compile(r"[\t\n\r\f][ \t\n\r\f]*| [ \t\n\r\f]+")  # all but single spaces
 _PLAIN = re.compile(rb"(?s)<!\[CDATA\[(.*?)(?:\]\]>|\Z)")  # a section of plain text, in XHTML only
 # The tokens of a page: comments, declarations, tags.
@@ -57,6 +60,8 @@ _NAME = re.compile(rb"[a-z][a-z0-9_.-]{0,30}")
 # Elements whose content is not markup, and whether it is text of the page.
 _RAW = {b"script": False, b"style": False, b"title": False, b"iframe": False, b"noembed": False, b"noframes": False}
 _RAW |= {b"textarea": True, b"xmp": True}
+_SIMPLE_TAG = re.compile(rb"<(?P<slash>/?)(?P<name>[a-z][a-z0-9_.-]*)(?P<hidden> hidden)?(?P<closed>/?)>")
+_TOO_DEEP = object()
 _RAW_END = {name: re.compile(rb"(?i)</%s(?=[\s/>])" % name) for name in _RAW}
 
 
@@ -79,15 +84,19 @@ def html_text(page: bytes, budget: Budget, xhtml: bool = False) -> str:
     """The text of a page in UTF-8: a line for each block, and an empty line around paragraphs and headings.
 
     Omits the readings of ruby characters and the elements that are hidden.
-    Raises: DocumentError for a page with too many tags.
+    Raises: DocumentError for a page with too many tags, or in which what is not shown is nested too deeply.
     """
     from lxml import etree
 
     markup = budget.count_nodes(_simplified(budget.count_tags(page), xhtml), attributes=False)
     try:
-        root = etree.fromstring(markup, etree.HTMLParser(encoding="utf-8", no_network=True, huge_tree=True))
+        root = _parsed(markup)
+        if root is _TOO_DEEP:
+            root = _parsed(_flat(markup))
     except etree.XMLSyntaxError:  # a page without any element
         return ""
+    if root is _TOO_DEEP:
+        raise DocumentError(TOO_DEEP)
     if root is None:
         return ""
     writer = _Writer()
@@ -112,6 +121,48 @@ def html_text(page: bytes, budget: Budget, xhtml: bool = False) -> str:
             if element is not root and not silent[-1]:
                 writer.write(element.tail or "")
     return writer.text()
+
+
+def _parsed(markup: bytes) -> Any:
+    """The root element; _TOO_DEEP if the elements are nested more deeply than libxml2 reads, which is 2,048 levels."""
+    from lxml import etree
+
+    parser = etree.HTMLParser(encoding="utf-8", no_network=True, huge_tree=True)
+    root = etree.fromstring(markup, parser)
+    if any(error.type == etree.ErrorTypes.ERR_RESOURCE_LIMIT for error in parser.error_log):
+        return _TOO_DEEP
+    return root
+
+
+def _flat(markup: bytes) -> bytes:
+    """The same simplified page with the borders of its blocks as empty elements, so that hardly any are nested."""
+    kept: dict[bytes, list[bool]] = {}  # of the open elements with a name, whether their tags are
+    n_formulas = 0
+
+    def flat(tag: re.Match[bytes]) -> bytes:
+        nonlocal n_formulas
+        name, is_end = tag["name"], bool(tag["slash"])
+        stack = kept.setdefault(name, [])
+        if is_end:
+            is_kept = name in _KEPT if not stack else stack.pop()
+        else:
+            is_kept = name in _KEPT or bool(tag["hidden"]) or n_formulas > 0 or bool(tag["closed"])
+            if not tag["closed"]:
+                stack.append(is_kept)
+        if name == b"math" and not tag["closed"]:
+            n_formulas = max(0, n_formulas + (-1 if is_end else 1))
+        if is_kept:
+            return tag[0]
+        text = name.decode()
+        if text in _CELLS:
+            return b" "
+        if text in _PARAGRAPHS:
+            return b"<p></p>"
+        if text in _LINES or text == "br":
+            return b"<br>" if is_end else b"<%s></%s>" % (name, name)
+        return b""
+
+    return _SIMPLE_TAG.sub(flat, markup)
 
 
 def _simplified(page: bytes, xhtml: bool) -> bytes:

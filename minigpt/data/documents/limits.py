@@ -7,10 +7,15 @@ MAX_MARKUP = 256 << 20  # bytes of XML and HTML in a document, decompressed
 LEAST_MARKUP = 1 << 20  # bytes of them for each time that the document's size may be multiplied; a book has 2 MB
 MAX_PAGES = 20_000
 MAX_SUBTITLES = 16 << 20  # bytes
+TOO_DEEP = "nests its elements too deeply to be read; save its text as a .txt"
 
 
 class DocumentError(Exception):
     """A document that cannot be read; the message continues "NAME …"."""
+
+
+class EncodingError(DocumentError):
+    """A document that is whole but in another encoding than the one in which it should be read."""
 
 
 class Budget:

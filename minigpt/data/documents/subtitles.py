@@ -8,11 +8,17 @@ from minigpt.data.documents.limits import DocumentError
 
 _TAGS = re.compile(r"</?[a-zA-Z][^<>\n]{0,100}>|\{\\[^{}\n]{0,100}\}")
 _VTT_TAGS = re.compile(r"<rt>[^<>\n]{0,100}(?:</rt>)?|</?[a-zA-Z0-9.][^<>\n]{0,100}>")
+_WEBVTT = re.compile(r"\s*WEBVTT\b")
 _VTT_BLOCKS = re.compile(r"(?:NOTE|STYLE|REGION)(?:\s|$)")
-# The second has an arrow that is damaged, such as ->.
-_TIMES = re.compile(r"(?:\d+:)?\d+:\d+(?:[.,:]\d*)?\s*-->\s*(?:\d+:)?\d+:\d+|(?:\d+:\d\d:\d\d[.,]\d+[^\w:]{0,8}){2}")
-_NUMBER = re.compile(r"[0-9]{1,9}")
-_DAMAGED_TIME = re.compile(r"\d+:.*-->")
+# Times, which some programs write on the line of the number, or below zero. The second has an arrow that is damaged,
+# such as ->.
+_TIMES = re.compile(
+    r"(?:#?(?P<number>[0-9]{1,9})\s+)?"
+    r"(?:-?(?:\d+:)?\d+:\d+(?:[.,:]\d*)?\s*-->\s*-?(?:\d+:)?\d+:\d+|(?:-?\d+:\d\d:\d\d[.,]\d+[^\w:]{0,8}){2})"
+)
+_CLOCK = re.compile(r"\d+:\d+\s*-->\s*\d+:\d+\s+(?!\w+:)\w")  # a line that is said
+_NUMBER = re.compile(r"#?([0-9]{1,9})")
+_DAMAGED_TIME = re.compile(r"(?:#?\d+\s+)?-?\d+:.*-->")
 _WORDS_APPEAR = re.compile(r"<\d\d:\d\d:\d\d\.\d{3}><c>")  # each line is there again while the next one appears
 _LONGEST_TIME = 200  # characters, with where the subtitle is shown
 
@@ -20,8 +26,11 @@ _LONGEST_TIME = 200  # characters, with where the subtitle is shown
 def srt_text(text: str) -> str:
     """The subtitles, a line each; the lines of one subtitle are joined unless two speakers have a line each.
 
+    A text that is WebVTT is read as that.
     Raises: DocumentError for a text without subtitles, or with a time that is damaged.
     """
+    if _WEBVTT.match(text):
+        return vtt_text(text)
     return _text([_TAGS.sub("", line) for line in subtitle] for subtitle in _subtitles(text, vtt=False))
 
 
@@ -55,17 +64,20 @@ def _subtitles(text: str, vtt: bool) -> Iterator[list[str]]:
         if not line:
             after_empty, skipped = True, False
             continue
-        if len(line) <= _LONGEST_TIME and _TIMES.match(line):
-            if lines and not after_empty and (lines[-1].isdecimal() or (vtt and named)):
+        said = not after_empty and _CLOCK.match(line) is not None
+        if not said and len(line) <= _LONGEST_TIME and (found := _TIMES.match(line)):
+            name = found["number"] or ""
+            if not name and lines and not after_empty and (lines[-1].removeprefix("#").isdecimal() or (vtt and named)):
                 name = lines.pop()
-                number = int(name) if _NUMBER.fullmatch(name) else number
+            if is_number := _NUMBER.fullmatch(name):
+                number = int(is_number[1])
             yield lines
             lines, times, skipped = [], times + 1, False
-        elif not skipped and _DAMAGED_TIME.match(line[:_LONGEST_TIME]):
+        elif not (skipped or said) and _DAMAGED_TIME.match(line[:_LONGEST_TIME]):
             raise DocumentError(
                 f"has a damaged time in line {place:,}, {line[:40]!r}; write it as 00:00:01,000 --> 00:00:02,000"
             )
-        elif after_empty and _NUMBER.fullmatch(line) and int(line) == number + 1:
+        elif after_empty and (is_number := _NUMBER.fullmatch(line)) and int(is_number[1]) == number + 1:
             yield lines
             lines, number = [], number + 1
         else:
