@@ -17,6 +17,7 @@ _PAIRS = (
     ("prompt", "response"),
     ("question", "answer"),
     ("question", "response"),
+    ("input", "output"),
 )
 _INPUTS = ("input", "context")  # what the question of a pair is about: Alpaca's and Dolly's
 _SYSTEM_KEYS = ("system", "system_prompt")
@@ -44,7 +45,8 @@ def conversation_fields(keys: Collection[str], key: str | None = None) -> list[s
     if first is not None:
         return [first, *(each for each in _SYSTEM_KEYS if each in keys)]
     pair = next((pair for pair in _PAIRS if all(each in keys for each in pair)), ())
-    return [*pair, *(each for each in (*_INPUTS, _HISTORY, *_SYSTEM_KEYS) if each in keys)] if pair else []
+    others = (each for each in (*_INPUTS, _HISTORY, *_SYSTEM_KEYS) if each in keys and each not in pair)
+    return [*pair, *others] if pair else []
 
 
 def is_pair(fields: Sequence[str]) -> bool:
@@ -78,7 +80,7 @@ def record_conversation(row: Mapping[str, Any], fields: Sequence[str], location:
 def _pairs(row: Mapping[str, Any], fields: Sequence[str], location: str) -> list[Any]:
     """The messages of a question and its answer, each a text or a list of messages, after those of its history."""
     question, answer = (row[each] for each in fields[:2])
-    if inputs := [row[each] for each in _INPUTS if each in fields and _is_given(row[each])]:
+    if inputs := [row[each] for each in _INPUTS if each in fields[2:] and _is_given(row[each])]:
         question = "\n".join(_text(each, {}, f"{location}, message 1") for each in (question, *inputs))
     messages: list[Any] = []
     history = row[_HISTORY] if _HISTORY in fields and row[_HISTORY] else []

@@ -43,13 +43,16 @@ class JsonRecord(NamedTuple):
 
 JsonForm = Literal["lines", "whole"]  # a value on each line; or one value, or an array of them, as the whole file
 _ARRAY = re.compile(rb"\[\s*(\[\s*)?\{")
+_RENAME = "rename the file to .txt to read it unchanged"
 
 
 def json_form(file: SourceFile, key: str) -> JsonForm | None:
     """How a file holds records; None if it has none, so that it is read as plain text.
 
-    A `.json` has none if its first value has no text and no conversation, or if it is one object without messages.
-    Raises: DataError for an array of objects that has too many bytes or values.
+    A `.json` in a folder has none if its first value has no text and no conversation, or if it is one object without
+    messages.
+    Raises: DataError for such a file that the user named, and for an array of objects that has too many bytes or
+    values.
     """
     if file.is_json or not file.may_be_json:
         return "lines" if file.is_json else None
@@ -62,14 +65,18 @@ def _form_of(file: SourceFile, key: str, _modified: int, _size: int) -> JsonForm
     with open_source(file) as stream:
         skip_bom(file.name, stream)
         text = stream.read(MAX_LINE + 1).lstrip()
-    forms: list[tuple[JsonForm, bytes]] = [("lines", text.partition(b"\n")[0])]
+    line, _, rest = text.partition(b"\n")
+    forms: list[tuple[JsonForm, bytes]] = [("lines", line)]
     if len(text) <= MAX_LINE:
         forms.append(("whole", text))
-    problem = f"it has more than {MAX_LINE:,} bytes" if len(text) > MAX_LINE else ""
+    invalid, problem = "", f"it has more than {MAX_LINE:,} bytes" if len(text) > MAX_LINE else ""
     for form, part in forms:
         try:
             value = parse_json(part.decode(errors=file.decoding.errors))
-        except (json.JSONDecodeError, UnicodeDecodeError):
+        except UnicodeDecodeError:
+            return None  # reading it says where
+        except json.JSONDecodeError as error:
+            invalid = str(error)
             continue
         except ValueError as error:
             problem = str(error)
@@ -77,13 +84,36 @@ def _form_of(file: SourceFile, key: str, _modified: int, _size: int) -> JsonForm
         if _has_messages(value, key) or (form == "lines" and _has_text(value, key)):
             return form
         first = value[0] if isinstance(value, list) and value else None
-        return "whole" if _has_messages(first, key) or _has_text(first, key) else None
+        if _has_messages(first, key) or _has_text(first, key):
+            return "whole"
+        return None if file.is_in_folder else _named_form(file.name, key, value, form if rest.strip() else "whole")
     if problem and _ARRAY.match(text):
         raise DataError(
             f"{file.name} is a JSON array that cannot be read ({problem}); write each of its values on a line of a "
             ".jsonl file, as jq -c '.[]' does"
         )
-    return None
+    if file.is_in_folder or not text or b"\0" in text:
+        return None
+    raise DataError(f"{file.name} is not JSON ({problem or invalid}); correct it, or {_RENAME}")
+
+
+def _named_form(name: str, key: str, value: object, form: JsonForm) -> JsonForm:
+    """The form of a file that the user named and whose first value has no text: on the first line, or the whole file.
+
+    Raises: DataError with what the value has instead.
+    """
+    if form == "lines" and isinstance(value, dict):
+        return form  # reading it says what the line has
+    if isinstance(value, dict) and not conversation_fields(value, key):
+        array = next((each for each in value if isinstance(value[each], list) and value[each]), None)
+        way = "" if array is None else f"write the array under {array[:40]!r} to a .json of its own, or "
+        raise DataError(f"{name} is one JSON object, not an array of records; its keys: {_keys(value)}; {way}{_RENAME}")
+    for record in value[:1] if isinstance(value, list) else [value]:
+        try:
+            read_record(record, key, f"{name}, record 1")
+        except DataError as error:
+            raise DataError(f"{error}, or {_RENAME}") from error
+    return "whole"
 
 
 def _has_messages(value: object, key: str) -> bool:
@@ -185,8 +215,11 @@ def read_record(row: object, key: str, location: str) -> Record:
 
 
 def _without_text(row: Mapping[str, object], key: str, location: str) -> DataError:
-    keys = ", ".join(repr(found)[:40] for found in islice(row, 10)) or "none"
-    return DataError(f"{location} has no key {key!r}; its keys: {keys}; name the key of the text with --text-key")
+    return DataError(f"{location} has no key {key!r}; its keys: {_keys(row)}; name the key of the text with --text-key")
+
+
+def _keys(row: Mapping[str, object]) -> str:
+    return ", ".join(repr(found)[:40] for found in islice(row, 10)) or "none"
 
 
 def _lines(name: str, stream: BufferedReader | gzip.GzipFile) -> Iterator[bytes]:

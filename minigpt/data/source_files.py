@@ -50,6 +50,7 @@ class SourceFile:
     path: Path
     name: str
     decoding: Decoding = UTF8
+    is_in_folder: bool = False  # that the user gave, instead of the file itself
 
     @property
     def plain_name(self) -> str:
@@ -281,7 +282,7 @@ def _in_folder(
         unread.append(Unread("folder", error.filename, DataError(f"{error.filename} cannot be read ({reason})")))
 
     for path in walk(folder, skip_folder, models.append):
-        file = SourceFile(path, str(path), decoding)
+        file = SourceFile(path, str(path), decoding, is_in_folder=True)
         original = os.path.realpath(path)
         try:
             if original in known:

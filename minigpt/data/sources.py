@@ -101,7 +101,7 @@ def scan(
     reading = ReadingConfig(text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)  # type: ignore[arg-type]
     several = [sources] if isinstance(sources, str | Path) else sources
     files, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
-    notes += unread_conversations(files, text_key)
+    notes += notes_on_records(files, text_key)
     digest = hashlib.sha256()
     lengths = array("q")
     length, text_bytes, n_documents, n_conversations, n_unlearned = 0, 0, 0, 0, 0
@@ -154,7 +154,18 @@ def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str)
             yield from documents_in(file, stream, text_key, encoding_errors)
 
 
-def unread_conversations(files: Iterable[SourceFile], text_key: str) -> list[str]:
+def notes_on_records(files: Sequence[SourceFile], text_key: str) -> list[str]:
+    """Sentences on the `.json` files that are read as plain text, and on conversations that are not read.
+
+    Raises: DataError as `scan`.
+    """
+    markup = [each.name for each in files if each.may_be_json and not json_form(each, text_key) and each.stat().st_size]
+    several = f"{len(markup):,} files, such as" if len(markup) > 1 else "a file,"
+    notes = [f"read as plain text, JSON markup included: {several} {markup[0]}"] if markup else []
+    return notes + _unread_conversations(files, text_key)
+
+
+def _unread_conversations(files: Iterable[SourceFile], text_key: str) -> list[str]:
     """A sentence on the conversations of records that also have a text, judged by the first record of each file.
 
     Raises: DataError as `scan`.

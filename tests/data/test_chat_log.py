@@ -50,6 +50,7 @@ PAIRS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": HELLO[:1], "completion": HELLO[1:]}, TEXT),
     ({"prompt": "Hi", "response": "Hello"}, TEXT),
     ({"question": "Hi", "answer": "Hello"}, TEXT),
+    ({"input": "Hi", "output": "Hello", "id": 1}, TEXT),
     ({"system_prompt": "Be kind.", "question": "Hi", "response": "Hello"}, "System: Be kind.\n" + TEXT),
     ({"instruction": "Hi", "output": "Hello", "system": "S", "history": [["a", "b"]]},
      "System: S\nUser: a\nAssistant: b\n" + TEXT),
@@ -114,8 +115,62 @@ def test_a_json_array_holds_the_records_of_its_values(tmp_path: Path, indent: in
         scan(write_json([{"text": "one"}, HELLO]))
     others = [{"name": "a package"}, {"messages": {"hi": "Hi"}}, [{"text": {"hi": "Hi"}}], [1], [], [{"body": "b"}]]
     for other in others if indent is None else [*others, {"text": "one", "name": "a string of a program"}]:
-        assert scan(write_json(other)).n_conversations == 0
-        assert "".join(piece for piece, _ in scan(path).pieces()) == json.dumps(other, indent=indent)
+        write_json(other)
+        assert scan(tmp_path).n_conversations == 0
+        assert "".join(piece for piece, _ in scan(tmp_path).pieces()) == json.dumps(other, indent=indent)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            '[{"body": "b", "label": 1}]',
+            "record 1 has no key 'text'; its keys: 'body', 'label'; name the key of the text",
+        ),
+        (
+            '{"data": [{"text": "one"}]}',
+            "is one JSON object, not an array of records; its keys: 'data'; write the array",
+        ),
+        (
+            '{"version": 1,\n"train": [1]}',
+            "its keys: 'version', 'train'; write the array under 'train' to a .json of its",
+        ),
+        ('{"name": "a package"}', "is one JSON object, not an array of records; its keys: 'name'"),
+        ('{"body": "b"}\n{"body": "c"}', "line 1 has no key 'text'; its keys: 'body'; name the key of the text"),
+        ('["a", "b"]', 'record 1 must be a JSON object such as {"text": "..."}'),
+        (
+            '[{"text": null}, {"text": "a"}]',
+            "record 1: the value of 'text' must be a string or a list of messages, not",
+        ),
+        (
+            '[{"text": "a"}, {"te',
+            "is not JSON (Unterminated string starting at: line 1 column 18 (char 17)); correct it",
+        ),
+        ('{"text": 5}', "the value of 'text' must be a string or a list of messages, not 5"),
+        ("plain", "is not JSON (Expecting value: line 1 column 1 (char 0)); correct it, or rename the file to .txt"),
+        ("[]", "contains no text"),
+    ],
+)
+def test_a_json_without_a_text_is_refused_if_it_is_named_and_counted_in_a_folder(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(DataError) as error:
+        scan(path)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert scan(tmp_path).notes == (f"read as plain text, JSON markup included: a file, {path}",)
+    (tmp_path / "b.json").write_text("{}")
+    found = scan(tmp_path)
+    assert found.notes == (f"read as plain text, JSON markup included: 2 files, such as {path}",)
+    assert "".join(piece for piece, _ in found.pieces()) == content + "{}"
+
+
+def test_a_named_object_over_several_lines_is_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"text": "one"}, indent=2))
+    assert [piece for piece, _ in scan(path).pieces()] == ["one"]
 
 
 def test_records_on_the_lines_of_a_json_file_are_read_as_those_of_a_jsonl(tmp_path: Path) -> None:
