@@ -39,12 +39,14 @@ _LONGEST_SHOWN = 40  # characters of a value in an error
 def conversation_fields(keys: Collection[str], key: str | None = None) -> list[str]:
     """The fields of a record with these keys that make its conversation; the first is `key`, if that is given.
 
-    Empty for a record without a conversation. The value of the first may be a text.
+    Empty for a record without a conversation. The value of the first may be a text. A `key` that is the question of a
+    pair names the pair.
     """
+    named = next((pair for pair in _PAIRS if pair[0] == key and all(each in keys for each in pair)), ())
     first = next((each for each in (key, *CONVERSATION_KEYS) if each is not None and each in keys), None)
-    if first is not None:
+    if first is not None and not named:
         return [first, *(each for each in _SYSTEM_KEYS if each in keys)]
-    pair = next((pair for pair in _PAIRS if all(each in keys for each in pair)), ())
+    pair = named or next((pair for pair in _PAIRS if all(each in keys for each in pair)), ())
     others = (each for each in (*_INPUTS, _HISTORY, *_SYSTEM_KEYS) if each in keys and each not in pair)
     return [*pair, *others] if pair else []
 

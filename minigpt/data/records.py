@@ -106,7 +106,7 @@ def _named_form(name: str, key: str, value: object, form: JsonForm) -> JsonForm:
         return form  # reading it says what the line has
     if isinstance(value, dict) and not conversation_fields(value, key):
         array = next((each for each in value if isinstance(value[each], list) and value[each]), None)
-        way = "" if array is None else f"write the array under {array[:40]!r} to a .json of its own, or "
+        way = "" if array is None else f"write the array under {array[:40]!r} to a separate .json, or "
         raise DataError(f"{name} is one JSON object, not an array of records; its keys: {_keys(value)}; {way}{_RENAME}")
     for record in value[:1] if isinstance(value, list) else [value]:
         try:

@@ -133,7 +133,7 @@ def test_a_json_array_holds_the_records_of_its_values(tmp_path: Path, indent: in
         ),
         (
             '{"version": 1,\n"train": [1]}',
-            "its keys: 'version', 'train'; write the array under 'train' to a .json of its",
+            "its keys: 'version', 'train'; write the array under 'train' to a separate .json, or",
         ),
         ('{"name": "a package"}', "is one JSON object, not an array of records; its keys: 'name'"),
         ('{"body": "b"}\n{"body": "c"}', "line 1 has no key 'text'; its keys: 'body'; name the key of the text"),
@@ -212,6 +212,45 @@ def test_a_text_under_the_key_is_no_conversation(tmp_path: Path) -> None:
     )
     assert texts(tmp_path / "log.jsonl", text_key="messages") == [TEXT]
     assert scan(tmp_path / "log.jsonl", text_key="messages").notes == ()
+
+
+PAIR = {"instruction": "Hi", "input": "", "output": "Hello"}
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+@pytest.mark.parametrize(
+    ("row", "read", "unread", "key"),
+    [
+        ({"text": "plain", **PAIR}, "'text'", "'instruction' with 'output'", "instruction"),
+        ({"messages": HELLO, "conversations": HELLO}, "'messages'", "'conversations'", "conversations"),
+        (
+            {"messages": HELLO, "prompt": "Hi", "completion": "Hello"},
+            "'messages'",
+            "'prompt' with 'completion'",
+            "prompt",
+        ),
+        (
+            {**PAIR, "prompt": "Hi", "response": "Hello"},
+            "'instruction' with 'output'",
+            "'prompt' with 'response'",
+            "prompt",
+        ),
+    ],
+)
+def test_a_notice_names_the_conversation_that_is_not_read_and_how_to_read_it(
+    tmp_path: Path, row: dict[str, Any], read: str, unread: str, key: str, is_table: bool
+) -> None:
+    path = write(tmp_path, row)
+    if is_table:
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        path = tmp_path / "log.parquet"
+        parquet.write_table(pyarrow.Table.from_pylist([row]), path)
+    (note,) = scan(path).notes
+    assert f"each record has {read}, which is read, and {unread}, which is not; to read the conversations" in note
+    assert note.endswith(f"instead, give --text-key {key}")
+    assert texts(path, text_key=key) == [TEXT]
+    assert scan(path, text_key=key).notes == ()
+    assert scan(write(tmp_path, PAIR)).notes == ()
 
 
 @pytest.mark.parametrize(
