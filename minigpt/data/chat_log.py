@@ -1,5 +1,6 @@
 """Reads the conversations of a chat log: OpenAI's `messages`, ShareGPT's `conversations`, bare lists, and pairs."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ _ALIASES: Mapping[str, Role] = {
     "model": "assistant",
 }
 _ROLE_KEYS, _CONTENT_KEYS = ("role", "from"), ("content", "value")
+_WEIGHT_KEYS = ("weight", "train", "loss")  # OpenAI's, and axolotl's and others' with true or false
 _LONGEST_SHOWN = 40  # characters of a value in an error
 
 
@@ -61,11 +63,22 @@ def is_message(value: object) -> bool:
     return isinstance(value, dict) and any(key in value for key in _ROLE_KEYS)
 
 
+def is_content(value: Mapping[str, object]) -> bool:
+    """Whether an object has the content of a message, perhaps without its role."""
+    return any(key in value for key in _CONTENT_KEYS)
+
+
 def record_conversation(row: Mapping[str, Any], fields: Sequence[str], location: str) -> tuple[Message, ...]:
     """The conversation in these `conversation_fields` of a record; errors begin with `location`.
 
     Raises: DataError as `read_conversation`, and for a record with two different instructions of the system.
     """
+    for key in _WEIGHT_KEYS:
+        if row.get(key) is False or (key == "weight" and row.get(key) == 0):
+            raise DataError(
+                f"{location} has the {key} {json.dumps(row[key])}, which is read only in messages; remove the record, "
+                "or give each of its messages the weight 0"
+            )
     given = _pairs(row, fields, location) if is_pair(fields) else row[fields[0]]
     messages = read_conversation(given, location)
     key = next((each for each in _SYSTEM_KEYS if each in fields and _is_given(row[each])), None)
@@ -120,10 +133,13 @@ def _message(value: object, location: str) -> Message:
     content = _text(next((value[key] for key in _CONTENT_KEYS if key in value), None), value, location)
     if END_OF_TEXT in content:
         raise DataError(f"{location} contains {END_OF_TEXT}, which ends a conversation; remove it from the message")
-    weight = value.get("weight")
-    if weight not in (None, 0, 1):
-        raise DataError(f"{location} has the weight {_shown(weight)}; it must be 0 (read only) or 1 (learned)")
-    return Message(role, content, is_learned=weight != 0)
+    weights = {key: value.get(key) for key in _WEIGHT_KEYS}
+    for key, weight in weights.items():
+        if weight not in (None, 0, 1):
+            what = f"the {key} {_shown(weight)}"
+            values = "0 (read only) or 1 (learned)" if key == "weight" else "true (learned) or false (read only)"
+            raise DataError(f"{location} has {what}; it must be {values}")
+    return Message(role, content, is_learned=all(weight is None or weight != 0 for weight in weights.values()))
 
 
 def _text(content: object, message: Mapping[str, Any], location: str) -> str:

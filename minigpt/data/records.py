@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from minigpt.bounded_reading import MAX_LINE, bounded_lines, parse_json
 from minigpt.data.chat_log import (
     conversation_fields,
+    is_content,
     is_message,
     is_pair,
     read_conversation,
@@ -43,6 +44,7 @@ class JsonRecord(NamedTuple):
 
 JsonForm = Literal["lines", "whole"]  # a value on each line; or one value, or an array of them, as the whole file
 _ARRAY = re.compile(rb"\[\s*(\[\s*)?\{")
+_ARRAY_START = re.compile(r"\s*\[(\s*[\[{])?$|\s*\[.*,$")  # of one that goes on on the next line
 _RENAME = "rename the file to .txt to read it unchanged"
 
 
@@ -155,19 +157,38 @@ def json_lines(
     Raises: DataError for a line that cannot be decoded with `errors`, or is not JSON.
     """
     start = skip_bom(name, stream) if is_start else 0
+    text = ""
     for number, line in enumerate(_lines(name, stream), 1):
+        is_first = is_start and not text
         try:
             text = line.decode(errors=errors).rstrip()
-            if text:
-                yield JsonRecord(number, start, len(line), parse_json(text), f"{name}, line {number}")
+            value = parse_json(text) if text else None
         except UnicodeDecodeError as error:
             raise undecodable(name, start, error) from error
         except ValueError as error:
+            if is_first and _ARRAY_START.match(text):
+                raise _array(name) from error
             reason = str(error).replace("line 1 ", "")
             raise DataError(
                 f"{name}, line {number} is not JSON ({reason}); each line must be a JSON object with a text or messages"
             ) from error
+        if is_first and _is_array_of_records(value):
+            raise _array(name)
+        if text:
+            yield JsonRecord(number, start, len(line), value, f"{name}, line {number}")
         start += len(line)
+
+
+def _is_array_of_records(value: object) -> bool:
+    """Whether the first line of a file is an array of texts or conversations, and not one conversation."""
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, dict):
+        return not is_message(first) and not is_content(first)
+    return isinstance(first, list)
+
+
+def _array(name: str) -> DataError:
+    return DataError(f"{name} is one JSON array, not a JSON value on each line; rename it to .json")
 
 
 def json_values(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[JsonRecord]:

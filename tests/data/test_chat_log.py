@@ -330,3 +330,51 @@ def test_a_chat_log_beside_a_plain_text_has_no_speakers(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("plain text")
     found = scan([write(tmp_path, HELLO), tmp_path / "a.txt"])
     assert (found.n_documents, found.n_conversations, found.has_speakers) == (2, 1, False)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '[{"text": "a"}, {"text": "b"}]\n',
+        '\n[{"text": "a"},\n{"text": "b"}]\n',
+        json.dumps([{"text": "a"}], indent=1),
+        "[{\n" + json.dumps([{"text": "a"}])[2:],
+        json.dumps([HELLO, HELLO]),
+        json.dumps([{"messages": HELLO}]),
+    ],
+)
+def test_an_array_in_a_jsonl_is_refused_and_read_as_json(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(content)
+    with pytest.raises(
+        DataError, match=r"a\.jsonl is one JSON array, not a JSON value on each line; rename it to \.json$"
+    ):
+        scan(path)
+    assert scan(path.rename(tmp_path / "a.json")).n_documents > 0
+
+
+@pytest.mark.parametrize("mark", [{"train": False}, {"loss": False}, {"weight": 0, "loss": True}, {"weight": False}])
+def test_a_message_that_is_not_to_be_trained_on_is_read_only(tmp_path: Path, mark: dict[str, Any]) -> None:
+    found = scan(write(tmp_path, [HELLO[0], HELLO[1] | mark], [HELLO[0], HELLO[1] | {"train": True, "loss": None}]))
+    assert found.n_unlearned == 1
+
+
+@pytest.mark.parametrize("row", [{"messages": HELLO}, {"prompt": "Hi", "completion": "Hello"}])
+@pytest.mark.parametrize("mark", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"loss": False}])
+def test_a_record_with_weight_0_is_refused(tmp_path: Path, row: dict[str, Any], mark: dict[str, Any]) -> None:
+    (key,) = mark
+    with pytest.raises(DataError, match=rf"line 1 has the {key} (0|0.0|false), which is read only in messages; remove"):
+        scan(write(tmp_path, row | mark))
+    assert scan(write(tmp_path, row | {"weight": 0.7, "loss": 0.2, "train": True})).n_unlearned == 0
+
+
+def test_another_mark_than_true_or_false_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"message 2 has the train 'no'; it must be true \(learned\) or false"):
+        scan(write(tmp_path, [HELLO[0], HELLO[1] | {"train": "no"}]))
+
+
+def test_a_number_with_too_many_digits_is_refused_in_plain_words(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "id": ' + "9" * 5000 + "}")
+    with pytest.raises(DataError, match=r"line 1 is not JSON \(it has a number of more than 4,300 digits\); each line"):
+        scan(path)
