@@ -73,11 +73,11 @@ def record_conversation(row: Mapping[str, Any], fields: Sequence[str], location:
 
     Raises: DataError as `read_conversation`, and for a record with two different instructions of the system.
     """
-    for key in _WEIGHT_KEYS:
-        if row.get(key) is False or (key == "weight" and row.get(key) == 0):
+    for mark in _WEIGHT_KEYS:
+        if row.get(mark) is False or (mark == "weight" and row.get(mark) == 0):
             raise DataError(
-                f"{location} has the {key} {json.dumps(row[key])}, which is read only in messages; remove the record, "
-                "or give each of its messages the weight 0"
+                f"{location} has the {mark} {json.dumps(row[mark])}, which is read only in messages; remove the "
+                "record, or give each of its messages the weight 0"
             )
     given = _pairs(row, fields, location) if is_pair(fields) else row[fields[0]]
     messages = read_conversation(given, location)
