@@ -1,6 +1,5 @@
 """Reads the conversations of a chat log: OpenAI's `messages`, ShareGPT's `conversations`, bare lists, and pairs."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from minigpt.tokenizer.display import one_line
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 CONVERSATION_KEYS = ("messages", "conversations")
+WEIGHT_KEYS = ("weight", "train", "loss")  # OpenAI's, and axolotl's and others' with true or false
 # A question and its answer: Alpaca's and Dolly's, OpenAI's older and TRL's, and those of data sets of questions.
 _PAIRS = (
     ("instruction", "output"),
@@ -34,7 +34,6 @@ _ALIASES: Mapping[str, Role] = {
     "model": "assistant",
 }
 _ROLE_KEYS, _CONTENT_KEYS = ("role", "from"), ("content", "value")
-_WEIGHT_KEYS = ("weight", "train", "loss")  # OpenAI's, and axolotl's and others' with true or false
 _LONGEST_SHOWN = 40  # characters of a value in an error
 
 
@@ -73,12 +72,6 @@ def record_conversation(row: Mapping[str, Any], fields: Sequence[str], location:
 
     Raises: DataError as `read_conversation`, and for a record with two different instructions of the system.
     """
-    for mark in _WEIGHT_KEYS:
-        if row.get(mark) is False or (mark == "weight" and row.get(mark) == 0):
-            raise DataError(
-                f"{location} has the {mark} {json.dumps(row[mark])}, which is read only in messages; remove the "
-                "record, or give each of its messages the weight 0"
-            )
     given = _pairs(row, fields, location) if is_pair(fields) else row[fields[0]]
     messages = read_conversation(given, location)
     key = next((each for each in _SYSTEM_KEYS if each in fields and _is_given(row[each])), None)
@@ -133,7 +126,7 @@ def _message(value: object, location: str) -> Message:
     content = _text(next((value[key] for key in _CONTENT_KEYS if key in value), None), value, location)
     if END_OF_TEXT in content:
         raise DataError(f"{location} contains {END_OF_TEXT}, which ends a conversation; remove it from the message")
-    weights = {key: value.get(key) for key in _WEIGHT_KEYS}
+    weights = {key: value.get(key) for key in WEIGHT_KEYS}
     for key, weight in weights.items():
         if weight not in (None, 0, 1):
             what = f"the {key} {_shown(weight)}"

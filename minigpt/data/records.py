@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from minigpt.bounded_reading import MAX_LINE, bounded_lines, parse_json
 from minigpt.data.chat_log import (
+    WEIGHT_KEYS,
     conversation_fields,
     is_content,
     is_message,
@@ -224,6 +225,12 @@ def read_record(row: object, key: str, location: str) -> Record:
     fields = conversation_fields(row, key)
     if not fields:
         raise _without_text(row, key, location)
+    for mark in WEIGHT_KEYS:
+        if row.get(mark) is False or (mark == "weight" and row.get(mark) == 0):
+            raise DataError(
+                f"{location} has the {mark} {json.dumps(row[mark])}, which can be given to messages only; remove the "
+                "record, or give each of its messages the weight 0"
+            )
     value = row[fields[0]]
     if isinstance(value, list) or is_pair(fields):
         return Record(transcript(record_conversation(row, fields, location)), is_conversation=True)

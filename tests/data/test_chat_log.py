@@ -359,13 +359,23 @@ def test_a_message_that_is_not_to_be_trained_on_is_read_only(tmp_path: Path, mar
     assert found.n_unlearned == 1
 
 
-@pytest.mark.parametrize("row", [{"messages": HELLO}, {"prompt": "Hi", "completion": "Hello"}])
+@pytest.mark.parametrize("is_table", [False, True])
+@pytest.mark.parametrize("row", [{"messages": HELLO}, {"prompt": "Hi", "completion": "Hello"}, {"text": "plain"}])
 @pytest.mark.parametrize("mark", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"loss": False}])
-def test_a_record_with_weight_0_is_refused(tmp_path: Path, row: dict[str, Any], mark: dict[str, Any]) -> None:
+def test_a_record_with_weight_0_is_refused(
+    tmp_path: Path, row: dict[str, Any], mark: dict[str, Any], is_table: bool
+) -> None:
+    def written(record: dict[str, Any]) -> Path:
+        if not is_table:
+            return write(tmp_path, record)
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.Table.from_pylist([record]), tmp_path / "log.parquet")
+        return tmp_path / "log.parquet"
+
     (key,) = mark
-    with pytest.raises(DataError, match=rf"line 1 has the {key} (0|0.0|false), which is read only in messages; remove"):
-        scan(write(tmp_path, row | mark))
-    assert scan(write(tmp_path, row | {"weight": 0.7, "loss": 0.2, "train": True})).n_unlearned == 0
+    with pytest.raises(DataError, match=rf"1 has the {key} (0|0.0|false), which can be given to messages only; remove"):
+        scan(written(row | mark))
+    assert scan(written(row | {"weight": 0.7, "loss": 0.2, "train": True, "id": 0})).n_unlearned == 0
 
 
 def test_another_mark_than_true_or_false_is_refused(tmp_path: Path) -> None:
