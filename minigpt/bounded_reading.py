@@ -9,6 +9,7 @@ import json
 import os
 import re
 import stat
+import sys
 from collections.abc import Collection, Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -96,11 +97,16 @@ def read_json_unicode(path: Path, paths: Collection[str] = ()) -> Any:
 def parse_json(text: str) -> Any:
     """The value of a JSON text.
 
-    Raises: ValueError if it is not JSON, is nested too deeply, or has too many values.
+    Raises: ValueError if it is not JSON, is nested too deeply, or has too many values or a number that is too long.
     """
     if len(text) > _SMALL or text.count("[") + text.count("{") > MAX_DEPTH:
         _check_structure(_STRINGS.sub("", text))
-    return json.loads(text)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:  # Python's, which advises to change a limit of the interpreter
+        raise ValueError(f"it has a number of more than {sys.get_int_max_str_digits():,} digits") from error
 
 
 def _check_structure(structure: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from minigpt.bounded_reading import MAX_TEXT_FILE, parse_json
 from minigpt.cli.render.terminal import note
 from minigpt.config import ReadingConfig
-from minigpt.data.encodings import likely_encoding
+from minigpt.data.encodings import encoding_name, likely_encoding
 from minigpt.data.source_files import Decoding, decode
 from minigpt.errors import ConfigError, DataError
 from minigpt.settings import check_utf8
@@ -85,9 +85,9 @@ def _text(file: Path, decoding: Decoding) -> str:
         ) from error
     if len(raw) > MAX_TEXT_FILE:
         raise DataError(f"{name} has more than {MAX_TEXT_FILE:,} bytes; give shorter prompts")
-    text, is_utf8 = decode(raw, name, decoding)
-    if is_utf8:
-        note(f"read {name} as UTF-8, which it is, not as {decoding.encoding}")
+    text, evident = decode(raw, name, decoding)
+    if evident is not None:
+        note(f"read {name} as {encoding_name(evident)}, which it is, not as {decoding.encoding}")
     return text
 
 

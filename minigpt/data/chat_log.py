@@ -9,6 +9,7 @@ from minigpt.tokenizer.display import one_line
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 CONVERSATION_KEYS = ("messages", "conversations")
+WEIGHT_KEYS = ("weight", "train", "loss")  # OpenAI's, and axolotl's and others' with true or false
 # A question and its answer: Alpaca's and Dolly's, OpenAI's older and TRL's, and those of data sets of questions.
 _PAIRS = (
     ("instruction", "output"),
@@ -17,6 +18,7 @@ _PAIRS = (
     ("prompt", "response"),
     ("question", "answer"),
     ("question", "response"),
+    ("input", "output"),
 )
 _INPUTS = ("input", "context")  # what the question of a pair is about: Alpaca's and Dolly's
 _SYSTEM_KEYS = ("system", "system_prompt")
@@ -38,13 +40,16 @@ _LONGEST_SHOWN = 40  # characters of a value in an error
 def conversation_fields(keys: Collection[str], key: str | None = None) -> list[str]:
     """The fields of a record with these keys that make its conversation; the first is `key`, if that is given.
 
-    Empty for a record without a conversation. The value of the first may be a text.
+    Empty for a record without a conversation. The value of the first may be a text. A `key` that is the question of a
+    pair names the pair.
     """
+    named = next((pair for pair in _PAIRS if pair[0] == key and all(each in keys for each in pair)), ())
     first = next((each for each in (key, *CONVERSATION_KEYS) if each is not None and each in keys), None)
-    if first is not None:
+    if first is not None and not named:
         return [first, *(each for each in _SYSTEM_KEYS if each in keys)]
-    pair = next((pair for pair in _PAIRS if all(each in keys for each in pair)), ())
-    return [*pair, *(each for each in (*_INPUTS, _HISTORY, *_SYSTEM_KEYS) if each in keys)] if pair else []
+    pair = named or next((pair for pair in _PAIRS if all(each in keys for each in pair)), ())
+    others = (each for each in (*_INPUTS, _HISTORY, *_SYSTEM_KEYS) if each in keys and each not in pair)
+    return [*pair, *others] if pair else []
 
 
 def is_pair(fields: Sequence[str]) -> bool:
@@ -55,6 +60,11 @@ def is_pair(fields: Sequence[str]) -> bool:
 def is_message(value: object) -> bool:
     """Whether a JSON value looks like a message of a conversation."""
     return isinstance(value, dict) and any(key in value for key in _ROLE_KEYS)
+
+
+def is_content(value: Mapping[str, object]) -> bool:
+    """Whether an object has the content of a message, perhaps without its role."""
+    return any(key in value for key in _CONTENT_KEYS)
 
 
 def record_conversation(row: Mapping[str, Any], fields: Sequence[str], location: str) -> tuple[Message, ...]:
@@ -78,7 +88,7 @@ def record_conversation(row: Mapping[str, Any], fields: Sequence[str], location:
 def _pairs(row: Mapping[str, Any], fields: Sequence[str], location: str) -> list[Any]:
     """The messages of a question and its answer, each a text or a list of messages, after those of its history."""
     question, answer = (row[each] for each in fields[:2])
-    if inputs := [row[each] for each in _INPUTS if each in fields and _is_given(row[each])]:
+    if inputs := [row[each] for each in _INPUTS if each in fields[2:] and _is_given(row[each])]:
         question = "\n".join(_text(each, {}, f"{location}, message 1") for each in (question, *inputs))
     messages: list[Any] = []
     history = row[_HISTORY] if _HISTORY in fields and row[_HISTORY] else []
@@ -116,10 +126,13 @@ def _message(value: object, location: str) -> Message:
     content = _text(next((value[key] for key in _CONTENT_KEYS if key in value), None), value, location)
     if END_OF_TEXT in content:
         raise DataError(f"{location} contains {END_OF_TEXT}, which ends a conversation; remove it from the message")
-    weight = value.get("weight")
-    if weight not in (None, 0, 1):
-        raise DataError(f"{location} has the weight {_shown(weight)}; it must be 0 (read only) or 1 (learned)")
-    return Message(role, content, is_learned=weight != 0)
+    weights = {key: value.get(key) for key in WEIGHT_KEYS}
+    for key, weight in weights.items():
+        if weight not in (None, 0, 1):
+            what = f"the {key} {_shown(weight)}"
+            values = "0 (read only) or 1 (learned)" if key == "weight" else "true (learned) or false (read only)"
+            raise DataError(f"{location} has {what}; it must be {values}")
+    return Message(role, content, is_learned=all(weight is None or weight != 0 for weight in weights.values()))
 
 
 def _text(content: object, message: Mapping[str, Any], location: str) -> str:

@@ -9,6 +9,7 @@ from minigpt.errors import DataError
 
 _BLOCK = 2**16  # bytes that are decoded at one time
 _SAMPLE = 2**16  # bytes that decide which encoding is likely
+_BY_MARK = ("utf-16", "utf-32")
 _LEAST_ZEROS = 3
 _ZEROS = 0.3  # of every second byte: Latin letters in UTF-16 have a zero byte each
 _UNDEFINED = frozenset(b"\x81\x8d\x8f\x90\x9d")  # in Windows-1252
@@ -86,12 +87,26 @@ def _is_western(character: str) -> bool:
     return character in "«»‘’‚“”„–—…•€£§°·¿¡\xa0" or unicodedata.category(character) in ("Ll", "Lu")
 
 
+def evident_encoding(head: bytes, encoding: str) -> str | None:
+    """The UTF-16 or UTF-32 that the beginning of a text shows, if it is not the encoding that was given."""
+    found, given = likely_encoding(head), codecs.lookup(encoding).name
+    if found not in _BY_MARK:
+        is_other = found is not None and found.startswith("utf-16") and not given.startswith(("utf-16", "utf-32"))
+        return found if is_other else None
+    start = head[:4].decode(encoding, "replace")  # of UTF-32, a mark and U+0000 in UTF-16
+    return None if given == found or (start.startswith("\ufeff") and "\0" not in start) else found
+
+
 def encoding_advice(encoding: str | None) -> str:
     """What to do with a text that is not UTF-8, if it probably has this encoding."""
     if encoding is None:
         return "name its encoding with --encoding, or use --encoding-errors replace"
-    name = {"latin-1": "Latin-1", "windows-1252": "Windows-1252"}.get(encoding, encoding.upper())
-    return f"it is probably {name}: read it with --encoding {encoding}"
+    return f"it is probably {encoding_name(encoding)}: read it with --encoding {encoding}"
+
+
+def encoding_name(encoding: str) -> str:
+    """The name of one of the `likely_encoding`s, or of UTF-8, as a sentence has it."""
+    return {"latin-1": "Latin-1", "windows-1252": "Windows-1252"}.get(encoding, encoding.upper())
 
 
 class Recoded(io.RawIOBase):

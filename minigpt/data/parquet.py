@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minigpt.bounded_reading import MAX_LINE
-from minigpt.data.chat_log import conversation_fields, is_pair
+from minigpt.data.chat_log import WEIGHT_KEYS, conversation_fields, is_pair
 from minigpt.data.records import Record, read_record
 from minigpt.errors import DataError
 from minigpt.optional_packages import optional_import
@@ -33,7 +33,7 @@ def read_parquet(
     Raises: DataError for a file that is damaged or has no such column; MissingPackageError without pyarrow.
     """
     with _opened(path, name) as file:
-        columns = _text_columns(file, name, key)
+        columns = [*_text_columns(file, name, key), *_weight_columns(file)]
         groups = range(file.num_row_groups) if row_groups is None else row_groups
         yield from _records(file, name, key, columns, errors, groups)
 
@@ -104,6 +104,14 @@ def _text_columns(file: "ParquetFile", name: str, key: str) -> list[str]:
                 "the column of the text with --text-key"
             )
     return columns
+
+
+def _weight_columns(file: "ParquetFile") -> list[str]:
+    from pyarrow import types
+
+    is_one = (types.is_boolean, types.is_integer, types.is_floating)
+    found = [each.name for each in file.schema_arrow if any(check(each.type) for check in is_one)]
+    return [key for key in WEIGHT_KEYS if found.count(key) == 1 and file.schema_arrow.names.count(key) == 1]
 
 
 def _is_text(kind: Any) -> bool:

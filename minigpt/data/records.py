@@ -11,7 +11,9 @@ from typing import Literal, NamedTuple
 
 from minigpt.bounded_reading import MAX_LINE, bounded_lines, parse_json
 from minigpt.data.chat_log import (
+    WEIGHT_KEYS,
     conversation_fields,
+    is_content,
     is_message,
     is_pair,
     read_conversation,
@@ -43,13 +45,17 @@ class JsonRecord(NamedTuple):
 
 JsonForm = Literal["lines", "whole"]  # a value on each line; or one value, or an array of them, as the whole file
 _ARRAY = re.compile(rb"\[\s*(\[\s*)?\{")
+_ARRAY_START = re.compile(r"\s*\[(\s*[\[{])?$|\s*\[.*,$")  # of one that goes on on the next line
+_RENAME = "rename the file to .txt to read it unchanged"
 
 
 def json_form(file: SourceFile, key: str) -> JsonForm | None:
     """How a file holds records; None if it has none, so that it is read as plain text.
 
-    A `.json` has none if its first value has no text and no conversation, or if it is one object without messages.
-    Raises: DataError for an array of objects that has too many bytes or values.
+    A `.json` in a folder has none if its first value has no text and no conversation, or if it is one object without
+    messages.
+    Raises: DataError for such a file that the user named, and for an array of objects that has too many bytes or
+    values.
     """
     if file.is_json or not file.may_be_json:
         return "lines" if file.is_json else None
@@ -62,14 +68,18 @@ def _form_of(file: SourceFile, key: str, _modified: int, _size: int) -> JsonForm
     with open_source(file) as stream:
         skip_bom(file.name, stream)
         text = stream.read(MAX_LINE + 1).lstrip()
-    forms: list[tuple[JsonForm, bytes]] = [("lines", text.partition(b"\n")[0])]
+    line, _, rest = text.partition(b"\n")
+    forms: list[tuple[JsonForm, bytes]] = [("lines", line)]
     if len(text) <= MAX_LINE:
         forms.append(("whole", text))
-    problem = f"it has more than {MAX_LINE:,} bytes" if len(text) > MAX_LINE else ""
+    invalid, problem = "", f"it has more than {MAX_LINE:,} bytes" if len(text) > MAX_LINE else ""
     for form, part in forms:
         try:
             value = parse_json(part.decode(errors=file.decoding.errors))
-        except (json.JSONDecodeError, UnicodeDecodeError):
+        except UnicodeDecodeError:
+            return None  # reading it says where
+        except json.JSONDecodeError as error:
+            invalid = str(error)
             continue
         except ValueError as error:
             problem = str(error)
@@ -77,13 +87,36 @@ def _form_of(file: SourceFile, key: str, _modified: int, _size: int) -> JsonForm
         if _has_messages(value, key) or (form == "lines" and _has_text(value, key)):
             return form
         first = value[0] if isinstance(value, list) and value else None
-        return "whole" if _has_messages(first, key) or _has_text(first, key) else None
+        if _has_messages(first, key) or _has_text(first, key):
+            return "whole"
+        return None if file.is_in_folder else _named_form(file.name, key, value, form if rest.strip() else "whole")
     if problem and _ARRAY.match(text):
         raise DataError(
             f"{file.name} is a JSON array that cannot be read ({problem}); write each of its values on a line of a "
             ".jsonl file, as jq -c '.[]' does"
         )
-    return None
+    if file.is_in_folder or not text or b"\0" in text:
+        return None
+    raise DataError(f"{file.name} is not JSON ({problem or invalid}); correct it, or {_RENAME}")
+
+
+def _named_form(name: str, key: str, value: object, form: JsonForm) -> JsonForm:
+    """The form of a file that the user named and whose first value has no text: on the first line, or the whole file.
+
+    Raises: DataError with what the value has instead.
+    """
+    if form == "lines" and isinstance(value, dict):
+        return form  # reading it says what the line has
+    if isinstance(value, dict) and not conversation_fields(value, key):
+        array = next((each for each in value if isinstance(value[each], list) and value[each]), None)
+        way = "" if array is None else f"write the array under {array[:40]!r} to a separate .json, or "
+        raise DataError(f"{name} is one JSON object, not an array of records; its keys: {_keys(value)}; {way}{_RENAME}")
+    for record in value[:1] if isinstance(value, list) else [value]:
+        try:
+            read_record(record, key, f"{name}, record 1")
+        except DataError as error:
+            raise DataError(f"{error}, or {_RENAME}") from error
+    return "whole"
 
 
 def _has_messages(value: object, key: str) -> bool:
@@ -125,19 +158,38 @@ def json_lines(
     Raises: DataError for a line that cannot be decoded with `errors`, or is not JSON.
     """
     start = skip_bom(name, stream) if is_start else 0
+    text = ""
     for number, line in enumerate(_lines(name, stream), 1):
+        is_first = is_start and not text
         try:
             text = line.decode(errors=errors).rstrip()
-            if text:
-                yield JsonRecord(number, start, len(line), parse_json(text), f"{name}, line {number}")
+            value = parse_json(text) if text else None
         except UnicodeDecodeError as error:
             raise undecodable(name, start, error) from error
         except ValueError as error:
+            if is_first and _ARRAY_START.match(text):
+                raise _array(name) from error
             reason = str(error).replace("line 1 ", "")
             raise DataError(
                 f"{name}, line {number} is not JSON ({reason}); each line must be a JSON object with a text or messages"
             ) from error
+        if is_first and _is_array_of_records(value):
+            raise _array(name)
+        if text:
+            yield JsonRecord(number, start, len(line), value, f"{name}, line {number}")
         start += len(line)
+
+
+def _is_array_of_records(value: object) -> bool:
+    """Whether the first line of a file is an array of texts or conversations, and not one conversation."""
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, dict):
+        return not is_message(first) and not is_content(first)
+    return isinstance(first, list)
+
+
+def _array(name: str) -> DataError:
+    return DataError(f"{name} is one JSON array, not a JSON value on each line; rename it to .json")
 
 
 def json_values(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[JsonRecord]:
@@ -173,6 +225,12 @@ def read_record(row: object, key: str, location: str) -> Record:
     fields = conversation_fields(row, key)
     if not fields:
         raise _without_text(row, key, location)
+    for mark in WEIGHT_KEYS:
+        if row.get(mark) is False or (mark == "weight" and row.get(mark) == 0):
+            raise DataError(
+                f"{location} has the {mark} {json.dumps(row[mark])}, which can be given to messages only; remove the "
+                "record, or give each of its messages the weight 0"
+            )
     value = row[fields[0]]
     if isinstance(value, list) or is_pair(fields):
         return Record(transcript(record_conversation(row, fields, location)), is_conversation=True)
@@ -185,8 +243,11 @@ def read_record(row: object, key: str, location: str) -> Record:
 
 
 def _without_text(row: Mapping[str, object], key: str, location: str) -> DataError:
-    keys = ", ".join(repr(found)[:40] for found in islice(row, 10)) or "none"
-    return DataError(f"{location} has no key {key!r}; its keys: {keys}; name the key of the text with --text-key")
+    return DataError(f"{location} has no key {key!r}; its keys: {_keys(row)}; name the key of the text with --text-key")
+
+
+def _keys(row: Mapping[str, object]) -> str:
+    return ", ".join(repr(found)[:40] for found in islice(row, 10)) or "none"
 
 
 def _lines(name: str, stream: BufferedReader | gzip.GzipFile) -> Iterator[bytes]:

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minigpt.data.documents.read import GZIP_MAGIC, is_document, read_document
-from minigpt.data.encodings import Recoded, encoding_advice, is_same_in_utf8, is_utf8, likely_encoding
+from minigpt.data.encodings import (
+    Recoded,
+    encoding_advice,
+    encoding_name,
+    evident_encoding,
+    is_same_in_utf8,
+    is_utf8,
+    likely_encoding,
+)
 from minigpt.data.folders import expand, is_file, is_folder, walk
 from minigpt.data.formats import HEAD_BYTES, looks_like_text, unread_format
 from minigpt.data.pipes import read_pipe
@@ -49,6 +57,7 @@ class SourceFile:
     path: Path
     name: str
     decoding: Decoding = UTF8
+    is_in_folder: bool = False  # that the user gave, instead of the file itself
 
     @property
     def plain_name(self) -> str:
@@ -172,27 +181,35 @@ def find_files(sources: Sequence[str | Path], decoding: Decoding) -> FoundFiles:
         raise DataError(
             f"{', '.join(map(str, sources))} has no text file; give a folder with .txt, .md, .jsonl or .parquet files"
         )
-    read, note = _decoded(list(files.values()))
-    return FoundFiles(read, skipped.files, [*skipped.notes(), *note])
+    read, notes = _decoded(list(files.values()))
+    return FoundFiles(read, skipped.files, [*skipped.notes(), *notes])
 
 
 def _decoded(files: list[SourceFile]) -> tuple[list[SourceFile], list[str]]:
-    """The files, of which those that are UTF-8 are read as that although another encoding was given, and a sentence on
-    them."""
-    utf8 = [file.is_recoded and _is_utf8(file) for file in files]
-    if not any(utf8):
-        return files, []
-    names = [file.name for file, found in zip(files, utf8, strict=True) if found]
-    others = [file.name for file, found in zip(files, utf8, strict=True) if file.is_recoded and not found]
-    encoding = next(file.decoding.encoding for file in files if file.is_recoded)
-    which = f"; read as {encoding}: {shown(others)}" if others else ""
-    several = f"{len(names):,} files that are" if len(names) > 1 else "a file that is"
-    note = f"read {several} UTF-8 as that, not as {encoding}: {shown(names)}{which}"
-    changed = [
-        replace(file, decoding=file.decoding._replace(encoding="utf-8")) if found else file
-        for file, found in zip(files, utf8, strict=True)
-    ]
-    return changed, [note]
+    """The files, of which those that are evidently in UTF-8, UTF-16 or UTF-32 are read as that although another
+    encoding was given, and a sentence on those of each encoding."""
+    changed = [replace(file, decoding=file.decoding._replace(encoding=_own_encoding(file))) for file in files]
+    given = next((file.decoding.encoding for file in files if file.is_recoded), "")
+    names: dict[str, list[str]] = {}
+    others = [old.name for old, new in zip(files, changed, strict=True) if old.is_recoded and old == new]
+    for old, new in zip(files, changed, strict=True):
+        if old != new:
+            names.setdefault(new.decoding.encoding, []).append(new.name)
+    notes = []
+    for encoding, found in names.items():
+        several = f"{len(found):,} files that are" if len(found) > 1 else "a file that is"
+        notes.append(f"read {several} {encoding_name(encoding)} as that, not as {given}: {shown(found)}")
+    if notes and others:
+        notes[-1] += f"; read as {given}: {shown(others)}"
+    return [old if old == new else new for old, new in zip(files, changed, strict=True)], notes
+
+
+def _own_encoding(file: SourceFile) -> str:
+    """The encoding that a file evidently has, else the one that was given for it."""
+    given = file.decoding.encoding
+    if not file.is_recoded:
+        return given
+    return "utf-8" if _is_utf8(file) else evident_encoding(_head(file), given) or given
 
 
 def _is_utf8(file: SourceFile) -> bool:
@@ -211,9 +228,9 @@ def _is_utf8(file: SourceFile) -> bool:
     return is_different and not decoder.getstate()[0]
 
 
-def decode(raw: bytes, name: str, decoding: Decoding) -> tuple[str, bool]:
-    """A short text in UTF-8 or else in another encoding, as files are read; and whether it is UTF-8 and not the same in
-    the other.
+def decode(raw: bytes, name: str, decoding: Decoding) -> tuple[str, str | None]:
+    """A short text in UTF-8 or else in another encoding, as files are read; and the encoding that it evidently has, if
+    that is another one and the text is not the same in both.
 
     Raises: DataError for bytes that are invalid, with the same sentence as for a file.
     """
@@ -222,14 +239,15 @@ def decode(raw: bytes, name: str, decoding: Decoding) -> tuple[str, bool]:
         if b"\0" in raw:
             raise not_text(name, raw)
         try:
-            return raw.decode("utf-8-sig", errors), False
+            return raw.decode("utf-8-sig", errors), None
         except UnicodeDecodeError as error:
             raise undecodable(name, 0, error) from error
     with contextlib.suppress(UnicodeDecodeError):
         if b"\0" not in raw:
-            return raw.decode("utf-8-sig"), not is_same_in_utf8(raw, encoding)
-    recoded = BufferedReader(Recoded(io.BytesIO(raw), name, encoding, errors))
-    return recoded.read().decode().removeprefix("\ufeff"), False
+            return raw.decode("utf-8-sig"), None if is_same_in_utf8(raw, encoding) else "utf-8"
+    evident = evident_encoding(raw, encoding)
+    recoded = BufferedReader(Recoded(io.BytesIO(raw), name, evident or encoding, errors))
+    return recoded.read().decode().removeprefix("\ufeff"), evident
 
 
 def _is_readable(path: Path, skipped: Skipped) -> bool:
@@ -286,7 +304,7 @@ def _in_folder(
         unread.append(Unread("folder", error.filename, DataError(f"{error.filename} cannot be read ({reason})")))
 
     for path in walk(folder, skip_folder, models.append):
-        file = SourceFile(path, str(path), decoding)
+        file = SourceFile(path, str(path), decoding, is_in_folder=True)
         original = os.path.realpath(path)
         try:
             if original in known:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from minigpt.config import ReadingConfig
-from minigpt.data.chat_log import CONVERSATION_KEYS
+from minigpt.data.chat_log import CONVERSATION_KEYS, conversation_fields, is_pair
 from minigpt.data.parquet import column_names, read_parquet
 from minigpt.data.records import Record, json_form, json_lines, json_values, read_records
 from minigpt.data.skipped import shown
@@ -101,7 +101,7 @@ def scan(
     reading = ReadingConfig(text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)  # type: ignore[arg-type]
     several = [sources] if isinstance(sources, str | Path) else sources
     files, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
-    notes += unread_conversations(files, text_key)
+    notes += notes_on_records(files, text_key)
     digest = hashlib.sha256()
     lengths = array("q")
     length, text_bytes, n_documents, n_conversations, n_unlearned = 0, 0, 0, 0, 0
@@ -154,24 +154,38 @@ def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str)
             yield from documents_in(file, stream, text_key, encoding_errors)
 
 
-def unread_conversations(files: Iterable[SourceFile], text_key: str) -> list[str]:
-    """A sentence on the conversations of records that also have a text, judged by the first record of each file.
+def notes_on_records(files: Sequence[SourceFile], text_key: str) -> list[str]:
+    """Sentences on the `.json` files that are read as plain text, and on conversations that are not read.
 
     Raises: DataError as `scan`.
     """
-    names, other = [], ""
+    markup = [each.name for each in files if each.may_be_json and not json_form(each, text_key) and each.stat().st_size]
+    several = f"{len(markup):,} files, such as" if len(markup) > 1 else "a file,"
+    notes = [f"read as plain text, JSON markup included: {several} {markup[0]}"] if markup else []
+    return notes + _unread_conversations(files, text_key)
+
+
+def _unread_conversations(files: Iterable[SourceFile], text_key: str) -> list[str]:
+    """Sentences on the conversations of records that also have a text or another conversation, which is read, judged by
+    the first record of each file.
+    """
+    found: dict[tuple[str, str, str], list[str]] = {}
     for file in files:
         keys = _first_keys(file, text_key)
-        conversation = next((key for key in CONVERSATION_KEYS if key in keys), None)
-        if conversation and text_key in keys and text_key not in CONVERSATION_KEYS:
-            names.append(file.name)
-            other = other or conversation
-    if not names:
-        return []
+        read = conversation_fields(keys, text_key)
+        other = conversation_fields([each for each in keys if each not in read])
+        is_chosen = read[:1] == [text_key] and (text_key in CONVERSATION_KEYS or is_pair(read))
+        if read and other and not is_chosen:
+            found.setdefault((_described(read), _described(other), other[0]), []).append(file.name)
     return [
-        f"{shown(names)}: each record has {text_key!r}, which is read, and {other!r}, which is not; to read the "
-        f"conversations instead, give --text-key {other}"
+        f"{shown(names)}: each record has {read}, which is read, and {other}, which is not; to read the conversations "
+        f"instead, give --text-key {key}"
+        for (read, other, key), names in found.items()
     ]
+
+
+def _described(fields: Sequence[str]) -> str:
+    return " with ".join(map(repr, fields[:2] if is_pair(fields) else fields[:1]))
 
 
 def _first_keys(file: SourceFile, text_key: str) -> Collection[str]:

@@ -52,6 +52,7 @@ PAIRS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": HELLO[:1], "completion": HELLO[1:]}, TEXT),
     ({"prompt": "Hi", "response": "Hello"}, TEXT),
     ({"question": "Hi", "answer": "Hello"}, TEXT),
+    ({"input": "Hi", "output": "Hello", "id": 1}, TEXT),
     ({"system_prompt": "Be kind.", "question": "Hi", "response": "Hello"}, "System: Be kind.\n" + TEXT),
     ({"instruction": "Hi", "output": "Hello", "system": "S", "history": [["a", "b"]]},
      "System: S\nUser: a\nAssistant: b\n" + TEXT),
@@ -116,8 +117,62 @@ def test_a_json_array_holds_the_records_of_its_values(tmp_path: Path, indent: in
         scan(write_json([{"text": "one"}, HELLO]))
     others = [{"name": "a package"}, {"messages": {"hi": "Hi"}}, [{"text": {"hi": "Hi"}}], [1], [], [{"body": "b"}]]
     for other in others if indent is None else [*others, {"text": "one", "name": "a string of a program"}]:
-        assert scan(write_json(other)).n_conversations == 0
-        assert "".join(piece for piece, _ in scan(path).pieces()) == json.dumps(other, indent=indent)
+        write_json(other)
+        assert scan(tmp_path).n_conversations == 0
+        assert "".join(piece for piece, _ in scan(tmp_path).pieces()) == json.dumps(other, indent=indent)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            '[{"body": "b", "label": 1}]',
+            "record 1 has no key 'text'; its keys: 'body', 'label'; name the key of the text",
+        ),
+        (
+            '{"data": [{"text": "one"}]}',
+            "is one JSON object, not an array of records; its keys: 'data'; write the array",
+        ),
+        (
+            '{"version": 1,\n"train": [1]}',
+            "its keys: 'version', 'train'; write the array under 'train' to a separate .json, or",
+        ),
+        ('{"name": "a package"}', "is one JSON object, not an array of records; its keys: 'name'"),
+        ('{"body": "b"}\n{"body": "c"}', "line 1 has no key 'text'; its keys: 'body'; name the key of the text"),
+        ('["a", "b"]', 'record 1 must be a JSON object such as {"text": "..."}'),
+        (
+            '[{"text": null}, {"text": "a"}]',
+            "record 1: the value of 'text' must be a string or a list of messages, not",
+        ),
+        (
+            '[{"text": "a"}, {"te',
+            "is not JSON (Unterminated string starting at: line 1 column 18 (char 17)); correct it",
+        ),
+        ('{"text": 5}', "the value of 'text' must be a string or a list of messages, not 5"),
+        ("plain", "is not JSON (Expecting value: line 1 column 1 (char 0)); correct it, or rename the file to .txt"),
+        ("[]", "contains no text"),
+    ],
+)
+def test_a_json_without_a_text_is_refused_if_it_is_named_and_counted_in_a_folder(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(DataError) as error:
+        scan(path)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert scan(tmp_path).notes == (f"read as plain text, JSON markup included: a file, {path}",)
+    (tmp_path / "b.json").write_text("{}")
+    found = scan(tmp_path)
+    assert found.notes == (f"read as plain text, JSON markup included: 2 files, such as {path}",)
+    assert "".join(piece for piece, _ in found.pieces()) == content + "{}"
+
+
+def test_a_named_object_over_several_lines_is_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"text": "one"}, indent=2))
+    assert [piece for piece, _ in scan(path).pieces()] == ["one"]
 
 
 def test_records_on_the_lines_of_a_json_file_are_read_as_those_of_a_jsonl(tmp_path: Path) -> None:
@@ -159,6 +214,45 @@ def test_a_text_under_the_key_is_no_conversation(tmp_path: Path) -> None:
     )
     assert texts(tmp_path / "log.jsonl", text_key="messages") == [TEXT]
     assert scan(tmp_path / "log.jsonl", text_key="messages").notes == ()
+
+
+PAIR = {"instruction": "Hi", "input": "", "output": "Hello"}
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+@pytest.mark.parametrize(
+    ("row", "read", "unread", "key"),
+    [
+        ({"text": "plain", **PAIR}, "'text'", "'instruction' with 'output'", "instruction"),
+        ({"messages": HELLO, "conversations": HELLO}, "'messages'", "'conversations'", "conversations"),
+        (
+            {"messages": HELLO, "prompt": "Hi", "completion": "Hello"},
+            "'messages'",
+            "'prompt' with 'completion'",
+            "prompt",
+        ),
+        (
+            {**PAIR, "prompt": "Hi", "response": "Hello"},
+            "'instruction' with 'output'",
+            "'prompt' with 'response'",
+            "prompt",
+        ),
+    ],
+)
+def test_a_notice_names_the_conversation_that_is_not_read_and_how_to_read_it(
+    tmp_path: Path, row: dict[str, Any], read: str, unread: str, key: str, is_table: bool
+) -> None:
+    path = write(tmp_path, row)
+    if is_table:
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        path = tmp_path / "log.parquet"
+        parquet.write_table(pyarrow.Table.from_pylist([row]), path)
+    (note,) = scan(path).notes
+    assert f"each record has {read}, which is read, and {unread}, which is not; to read the conversations" in note
+    assert note.endswith(f"instead, give --text-key {key}")
+    assert texts(path, text_key=key) == [TEXT]
+    assert scan(path, text_key=key).notes == ()
+    assert scan(write(tmp_path, PAIR)).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -257,3 +351,61 @@ def test_a_token_that_begins_each_document_moves_no_speaker(tmp_path: Path) -> N
     assert scored is not None
     learned = tokenizer.decode([id for id in corpus.train[scored].tolist() if id < 256])
     assert learned.split() == [word for row in range(60) for word in ("answer", str(row))]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '[{"text": "a"}, {"text": "b"}]\n',
+        '\n[{"text": "a"},\n{"text": "b"}]\n',
+        json.dumps([{"text": "a"}], indent=1),
+        "[{\n" + json.dumps([{"text": "a"}])[2:],
+        json.dumps([HELLO, HELLO]),
+        json.dumps([{"messages": HELLO}]),
+    ],
+)
+def test_an_array_in_a_jsonl_is_refused_and_read_as_json(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(content)
+    with pytest.raises(
+        DataError, match=r"a\.jsonl is one JSON array, not a JSON value on each line; rename it to \.json$"
+    ):
+        scan(path)
+    assert scan(path.rename(tmp_path / "a.json")).n_documents > 0
+
+
+@pytest.mark.parametrize("mark", [{"train": False}, {"loss": False}, {"weight": 0, "loss": True}, {"weight": False}])
+def test_a_message_that_is_not_to_be_trained_on_is_read_only(tmp_path: Path, mark: dict[str, Any]) -> None:
+    found = scan(write(tmp_path, [HELLO[0], HELLO[1] | mark], [HELLO[0], HELLO[1] | {"train": True, "loss": None}]))
+    assert found.n_unlearned == 1
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+@pytest.mark.parametrize("row", [{"messages": HELLO}, {"prompt": "Hi", "completion": "Hello"}, {"text": "plain"}])
+@pytest.mark.parametrize("mark", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"loss": False}])
+def test_a_record_with_weight_0_is_refused(
+    tmp_path: Path, row: dict[str, Any], mark: dict[str, Any], is_table: bool
+) -> None:
+    def written(record: dict[str, Any]) -> Path:
+        if not is_table:
+            return write(tmp_path, record)
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.Table.from_pylist([record]), tmp_path / "log.parquet")
+        return tmp_path / "log.parquet"
+
+    (key,) = mark
+    with pytest.raises(DataError, match=rf"1 has the {key} (0|0.0|false), which can be given to messages only; remove"):
+        scan(written(row | mark))
+    assert scan(written(row | {"weight": 0.7, "loss": 0.2, "train": True, "id": 0})).n_unlearned == 0
+
+
+def test_another_mark_than_true_or_false_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"message 2 has the train 'no'; it must be true \(learned\) or false"):
+        scan(write(tmp_path, [HELLO[0], HELLO[1] | {"train": "no"}]))
+
+
+def test_a_number_with_too_many_digits_is_refused_in_plain_words(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "id": ' + "9" * 5000 + "}")
+    with pytest.raises(DataError, match=r"line 1 is not JSON \(it has a number of more than 4,300 digits\); each line"):
+        scan(path)

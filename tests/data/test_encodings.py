@@ -10,6 +10,7 @@ import pytest
 from minigpt.config import ReadingConfig
 from minigpt.corpus_report.issues import find_issues
 from minigpt.data.encodings import likely_encoding
+from minigpt.data.source_files import Decoding, decode
 from minigpt.data.sources import scan
 from minigpt.errors import ConfigError, DataError
 
@@ -143,3 +144,39 @@ def test_text_with_zero_bytes_and_a_text_that_is_no_utf8_at_its_end_are_not_take
     assert text_of(tmp_path / "a.txt", encoding="utf-16-le") == "aé"
     (tmp_path / "a.txt").write_bytes("für Ã".encode("cp1252"))
     assert text_of(tmp_path / "a.txt", encoding="cp1252") == "für Ã"
+
+
+@pytest.mark.parametrize(
+    ("evident", "encoding"),
+    [
+        *[(each, "windows-1252") for each in ("utf-16", "utf-16-le", "utf-16-be", "utf-32")],
+        *[("utf-16", each) for each in ("utf-16", "utf-16-be", "utf-32", "shift_jis")],
+        *[("utf-32", each) for each in ("utf-16", "utf-16-le", "utf-32-be")],
+    ],
+)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_text_that_is_evidently_utf16_or_utf32_is_read_as_that(
+    tmp_path: Path, evident: str, encoding: str, zipped: bool
+) -> None:
+    content = GERMAN.encode(evident)
+    path = tmp_path / f"a.txt{'.gz' * zipped}"
+    path.write_bytes(gzip.compress(content) if zipped else content)
+    (tmp_path / "b.txt").write_text("こんにちは" if encoding == "shift_jis" else "Übung", encoding=encoding)
+    found = scan(tmp_path, encoding=encoding)
+    assert "".join(piece for piece, _ in found.pieces()) == GERMAN + (tmp_path / "b.txt").read_text(encoding=encoding)
+    assert decode(content, "prompts", Decoding(encoding)) == (GERMAN, evident if evident != encoding else None)
+    note = f"read a file that is {evident.upper()} as that, not as {encoding}: {path}; read as {encoding}: "
+    expected = () if evident == encoding else (note + str(tmp_path / "b.txt"),)
+    assert found.notes == expected
+
+
+def test_each_evident_encoding_has_a_note(tmp_path: Path) -> None:
+    for name, encoding in {"a.txt": "utf-16", "b.txt": "utf-8", "c.txt": "cp1252"}.items():
+        (tmp_path / name).write_text(PLAIN, encoding=encoding)
+    found = scan(tmp_path, encoding="cp1252")
+    assert "".join(piece for piece, _ in found.pieces()) == PLAIN * 3
+    first, second = found.notes
+    assert first == f"read a file that is UTF-16 as that, not as cp1252: {tmp_path / 'a.txt'}"
+    assert second.endswith(
+        f"is UTF-8 as that, not as cp1252: {tmp_path / 'b.txt'}; read as cp1252: {tmp_path / 'c.txt'}"
+    )

@@ -110,7 +110,7 @@ def test_models_in_a_folder_are_skipped_with_all_that_is_in_them(write, tmp_path
     for name in (*names, "teacher/README.md"):
         write(f"checkpoints/one/{name}", "text of a model")
     assert documents(tmp_path) == alone
-    assert scan([tmp_path]).notes == (f"skipped a folder with a model: {tmp_path / 'checkpoints' / 'one'}",)
+    assert scan([tmp_path]).notes[0] == f"skipped a folder with a model: {tmp_path / 'checkpoints' / 'one'}"
     assert scan([tmp_path]).skipped == ()
     assert "text of a model" in documents(tmp_path / "checkpoints" / "one")  # the user names it, so it is the text
 

@@ -94,9 +94,9 @@ class Store:
         decodings: dict[Decoding, Decoding] = {}  # each once in memory
         files, changed_at = [], []
         for line in islice(lines, n_files):
-            path, name, encoding, errors, changed = _checked(line, (str, str, str, str, int))
+            path, name, encoding, errors, in_folder, changed = _checked(line, (str, str, str, str, bool, int))
             decoding = Decoding(encoding, errors)
-            files.append(SourceFile(Path(path), name, decodings.setdefault(decoding, decoding)))
+            files.append(SourceFile(Path(path), name, decodings.setdefault(decoding, decoding), in_folder))
             changed_at.append(changed)
         self.files, self.changed_at = tuple(files), tuple(changed_at)
         types = (int, str, int, int, int)
@@ -131,7 +131,10 @@ class Store:
         }
         lines = [
             record,
-            *([str(absolute_path(each.path)), each.name, *each.decoding, each.stat().st_mtime_ns] for each in files),
+            *(
+                [str(absolute_path(each.path)), each.name, *each.decoding, each.is_in_folder, each.stat().st_mtime_ns]
+                for each in files
+            ),
             *map(astuple, sorted(segments, key=lambda each: _random_place(key, each))),
         ]
         publish_file(folder / _DESCRIPTION, "".join(f"{json.dumps(line)}\n" for line in lines).encode())

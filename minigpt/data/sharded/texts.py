@@ -12,7 +12,7 @@ from minigpt.data.folders import expand, is_file, walk
 from minigpt.data.pipes import is_pipe
 from minigpt.data.sharded.segments import COMPRESSION
 from minigpt.data.source_files import Decoding, SourceFile, find_files
-from minigpt.data.sources import unread_conversations
+from minigpt.data.sources import notes_on_records
 from minigpt.errors import ConfigError, DataError
 
 IN_SHARDS = 512_000_000  # bytes of text from which on `shards auto` means on
@@ -87,7 +87,7 @@ def find_texts(sources: Sequence[str], reading: ReadingConfig) -> Texts:
         found = find_files(text, decoding)
         files.append(tuple(found.files))
         skipped += found.skipped
-        notes += [*found.notes, *unread_conversations(found.files, reading.text_key)]
+        notes += [*found.notes, *notes_on_records(found.files, reading.text_key)]
     if not reading.deduplicate:
         _check_separate(files)
     return Texts(tuple(files), tuple(weights), tuple(skipped), tuple(notes))
