@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minigpt.config import TrainConfig
 from minigpt.data.batches import UNSCORED
-from minigpt.device import autocast, keep_freed_memory
+from minigpt.device import autocast, keep_freed_memory, to_device
 from minigpt.errors import TrainingError, first_line_of
 from minigpt.model.gpt import GPT
 from minigpt.seeds import mix_seed
@@ -216,7 +216,7 @@ class TrainStep:
             n_scored = int(self.world.all_reduce_sum(torch.tensor(own)))  # on the CPU, without waiting for the GPU
         own_steps = -(-len(self.rows) // self.micro_batch_size)
         accumulation_steps = self.world.accumulation_steps(own_steps)
-        corrections = None if self.sampler is None else self._to_device(self.sampler.corrections(step))  # (V,)
+        corrections = None if self.sampler is None else to_device(self.sampler.corrections(step), self.device)  # (V,)
         batches = iter(micro_batches)
         for number in range(accumulation_steps):
             # Without rows, this process only takes part in the communication: it computes one row with weight 0.
@@ -241,8 +241,8 @@ class TrainStep:
         `n_scored` is the number of scored targets of the step; None if all are scored. `corrections` (V,) are those
         of the step's sample of the vocabulary, if there is one.
         """
-        inputs, targets = self._to_device(batch.inputs), self._to_device(batch.targets)
-        scored = None if batch.scored is None else self._to_device(batch.scored)
+        inputs, targets = to_device(batch.inputs, self.device), to_device(batch.targets, self.device)
+        scored = None if batch.scored is None else to_device(batch.scored, self.device)
         seed = mix_seed(self.config.seed, step, batch.rows.start)  # of the dropout of this micro-batch
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(seed)
@@ -254,11 +254,6 @@ class TrainStep:
         share = loss * weight
         self.loss_scaler.scale(share).backward()
         return share.detach()
-
-    def _to_device(self, tensor: Tensor) -> Tensor:
-        if self.device.type != "cuda":
-            return tensor.to(self.device)
-        return tensor.pin_memory().to(self.device, non_blocking=True)
 
     # Update.
 
