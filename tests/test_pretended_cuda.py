@@ -13,8 +13,11 @@ from pretended_cuda import CudaTensor, PretendedGPU, pretended_cuda, reason_to_s
 from minigpt import Sampler, SamplingConfig, generate
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
+from minigpt.errors import ConfigError, GenerationError
+from minigpt.generation import sampling
 from minigpt.generation.batching.batch import Batch
 from minigpt.generation.batching.requests import Event, Request
+from minigpt.generation.decoding import Decoder
 from minigpt.generation.engines import cuda_graphs
 from minigpt.generation.engines.cuda_graphs import GraphEngine, Recording
 from minigpt.generation.engines.cuda_slots import CudaSlots
@@ -221,16 +224,58 @@ SAMPLING: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SAMPLING)
-def test_generation_on_cuda_gives_the_tokens_of_the_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("first_k", [640, 8], ids=["first candidates", "more candidates"])
+def test_generation_on_cuda_gives_the_tokens_of_the_cpu(
+    name: str, first_k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cuda_graphs, "_SHORTEST_SPAN", 16)
     config = SamplingConfig(max_new_tokens=70, seed=1, **SAMPLING[name])  # the window moves
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
     expected = [step.tolist() for step in generate(TorchEngine(random_model(**MODEL)), ids, config)]
+    monkeypatch.setattr(sampling, "_FIRST_K", first_k)
     with pretended_cuda():
         engine = resolve_engine(random_model(**MODEL).to("cuda"))
         assert isinstance(engine, GraphEngine)
         found = [step.tolist() for step in generate(engine, ids.to("cuda"), config)]
     assert found == expected
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_a_token_costs_one_wait_for_the_gpu(name: str, gpu: PretendedGPU) -> None:
+    config = SamplingConfig(max_new_tokens=12, seed=1, **SAMPLING[name])
+    for step, _ in enumerate(generate(random_model(**MODEL).to("cuda"), torch.tensor([[1, 2, 3], [4, 5, 6]]), config)):
+        if step:  # the first token comes from the prompt
+            assert gpu.waits == {"generation/decoding.py describe": 1}
+        gpu.clear()
+
+
+@pytest.mark.parametrize("alternatives", [None, 0, 2])
+def test_a_token_with_its_alternatives_costs_one_wait_too(alternatives: int | None, gpu: PretendedGPU) -> None:
+    tokenizer = bytes_ending_in("<|endoftext|>")
+    config = SamplingConfig(seed=1, top_p=1.0, bad_words=("ab",), min_new_tokens=30)
+    engine = resolve_engine(random_model(**MODEL).to("cuda"))
+    decoder = Decoder(engine, [[1, 2, 3], [4]], Sampler(config, tokenizer), alternatives=alternatives)
+    for _ in range(20):
+        gpu.clear()
+        decoder.advance()
+        gpu.waits.pop("generation/constraint.py _build_mask", None)  # once for each state of a character
+        assert sum(gpu.waits.values()) == 1
+    decoder.drop({0})
+    gpu.clear()
+    decoder.advance()
+    assert gpu.waits.total() == 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_on_cuda_nan_logits_and_bans_of_all_tokens_are_errors(temperature: float, gpu: PretendedGPU) -> None:
+    model = random_model(**MODEL).to("cuda")
+    ids = torch.tensor([[1, 2, 3]])
+    config = SamplingConfig(temperature=temperature)
+    with pytest.raises(ConfigError, match="no token is left to choose"):
+        next(generate(model, ids, config, processors=[lambda logits, _history, _n_new: logits - torch.inf]))
+    model.final_norm.weight.data[3] = torch.nan
+    with pytest.raises(GenerationError, match=r"the largest of row 0 is nan.* in the parameter final_norm.weight"):
+        next(generate(model, ids, config))
 
 
 # Many requests at once
@@ -284,3 +329,18 @@ def test_slots_on_cuda_answer_mixed_requests_as_those_of_the_cpu() -> None:
         expected_ids, expected_numbers = ids_and_logprobs(other)
         assert found_ids == expected_ids
         assert found_numbers == pytest.approx(expected_numbers, abs=1e-4)
+
+
+def test_a_step_of_mixed_requests_costs_one_wait_for_the_gpu(gpu: PretendedGPU) -> None:
+    tokenizer = bytes_ending_in("<|endoftext|>")
+    batch = Batch(resolve_slots(random_model(**MODEL).to("cuda"), len(REQUESTS)), tokenizer)
+    for number, (_, changes, options) in enumerate(REQUESTS):
+        config = SamplingConfig(max_new_tokens=20, seed=number, **{**changes, "samples": 1})
+        batch.add(Request([1, 2, 3], config, Sampler(config, tokenizer), **options))
+    while batch.n_running < len(REQUESTS) or not all(row.n_new for row in batch._rows):
+        batch.step()
+    for _ in range(10):
+        gpu.clear()
+        batch.step()
+        gpu.waits.pop("generation/constraint.py _build_mask", None)
+        assert gpu.waits == {"generation/decoding.py read_together": 1}

@@ -128,9 +128,10 @@ class PretendedGPU:
             on_device = device is None or torch.device(device).type == "cuda"
         if function in _WAITING:
             self.wait()
-        changes = function._schema.is_mutable or any(each.alias_info is None for each in function._schema.returns)
-        if changes and function not in _WAITING:
-            self.launches[function.overloadpacket.__name__] += 1
+        name, schema = function.overloadpacket.__name__, function._schema
+        is_view = not schema.is_mutable and all(each.alias_info is not None for each in schema.returns)
+        if not is_view and "empty" not in name and function not in _WAITING:
+            self.launches[name] += 1
         if function.overloadpacket in _PRODUCTS:
             self.products[tensors[-1].dtype] += 1
         plain = {name: value for name, value in kwargs.items() if name not in ("device", "pin_memory", "non_blocking")}
