@@ -149,7 +149,7 @@ def chat(tmp_path: Path) -> Corpus:
 
 def settings(device: str, **changes: Any) -> TrainConfig:
     config = TrainConfig(
-        steps=5, batch_size=6, micro_batch_size=4, warmup_steps=2, learning_rate=1e-2, eval_every=None, eval_tokens=200,
+        steps=5, batch_size=6, micro_batch_size=4, warmup_steps=2, learning_rate=1e-2, eval_every=100, eval_tokens=200,
         sample_every=0, device=device, compile="off", schedule="constant",
     )  # fmt: skip
     return config.replace(**changes)
@@ -191,7 +191,7 @@ def test_training_on_cuda_gives_the_losses_of_the_cpu_and_waits_for_no_step(
                     assert products == {getattr(torch, changes["dtype"])}
             gpu.clear()
         assert all(isinstance(weight.data, CudaTensor) for weight in trained.parameters())
-    assert waits[1:-1] == [READS_A_RESULT] * (config.steps - 2)
+    assert waits[1:-1] == [READS_A_RESULT] * 3
     assert found == pytest.approx(expected, abs=TOLERANCES[changes["dtype"]])
 
 
@@ -238,6 +238,27 @@ def test_generation_on_cuda_gives_the_tokens_of_the_cpu(
         assert isinstance(engine, GraphEngine)
         found = [step.tolist() for step in generate(engine, ids.to("cuda"), config)]
     assert found == expected
+
+
+def test_recorded_steps_read_the_cache_that_the_engine_has_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "_SHORTEST_SPAN", 8)
+
+    def logits(device: str) -> list[torch.Tensor]:
+        model = random_model(**MODEL).to(device)
+        engine = GraphEngine(model) if device == "cuda" else TorchEngine(model)
+        found = []
+        for texts in ([[1, 2, 3], [4]], [[5]], [[1, 2], [3, 4], [5]], [[7], [8], [9]]):
+            found.append(engine.start(texts))
+            for at in range(10):  # in spans of 8 and 16 positions
+                found.append(engine.read(torch.tensor([[at + row] for row in range(len(texts))], device=device)))
+            engine.keep([len(texts) - 1, 0])
+            found.append(engine.read(torch.tensor([[3], [4]], device=device)))
+        return [each.cpu() for each in found]
+
+    expected = logits("cpu")
+    with pretended_cuda():
+        found = logits("cuda")
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", SAMPLING)

@@ -98,6 +98,7 @@ class PretendedGPU:
         self.waits: Counter[str] = Counter()
         self.launches: Counter[str] = Counter()
         self.products: Counter[torch.dtype] = Counter()
+        self.n_launched = 0  # in all; `clear` leaves it
         self.tape: list[tuple[Any, Any, Any, Any]] | None = None  # of the graph that is being captured
 
     def clear(self) -> None:
@@ -105,9 +106,14 @@ class PretendedGPU:
         for counts in (self.waits, self.launches, self.products):
             counts.clear()
 
-    def wait(self) -> None:
+    def launch(self, name: str) -> None:
+        """Counts a kernel, or a graph."""
+        self.launches[name] += 1
+        self.n_launched += 1
+
+    def wait(self, kind: str = "") -> None:
         """Counts a wait of the CPU for the GPU. Raises: RuntimeError in a capture."""
-        place = _place()
+        place = _place() + kind
         if self.tape is not None:
             raise RuntimeError(f"operation not permitted when stream is capturing: {place} waits for the GPU")
         self.waits[place] += 1
@@ -131,7 +137,7 @@ class PretendedGPU:
         name, schema = function.overloadpacket.__name__, function._schema
         is_view = not schema.is_mutable and all(each.alias_info is not None for each in schema.returns)
         if not is_view and "empty" not in name and function not in _WAITING:
-            self.launches[name] += 1
+            self.launch(name)
         if function.overloadpacket in _PRODUCTS:
             self.products[tensors[-1].dtype] += 1
         plain = {name: value for name, value in kwargs.items() if name not in ("device", "pin_memory", "non_blocking")}
@@ -219,13 +225,18 @@ def _pinned(tensor: Tensor, device: Any = None) -> Tensor:
 
 
 class _Event:
+    n_launched = -1
+
     def __init__(self, *_: Any, **__: Any) -> None: ...
-    def record(self, *_: Any) -> None: ...
+    def record(self, *_: Any) -> None:
+        self.n_launched = _current().n_launched
+
     def query(self) -> bool:
         return True
 
     def synchronize(self) -> None:
-        _current().wait()
+        is_last = self.n_launched == _current().n_launched
+        _current().wait(", with nothing left to compute" if is_last else "")
 
 
 class _Stream(_Event):
@@ -239,7 +250,7 @@ class _Graph:
         self.tape: list[tuple[Any, Any, Any, Any]] = []
 
     def replay(self) -> None:
-        _current().launches["graph"] += 1
+        _current().launch("graph")
         for function, args, kwargs, results in self.tape:
             given = {_memory(leaf) for leaf in tree_leaves((args, kwargs))}
             found = function(*args, **kwargs)
