@@ -131,6 +131,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "Muon, bfloat16, dropout": {"optimizer": "muon", "dtype": "bfloat16"},
     "AdamW, float32": {"optimizer": "adamw", "dtype": "float32"},
     "a chat log, the assistant's targets": {"optimizer": "adamw", "dtype": "bfloat16", "loss_on": "assistant"},
+    "sampled softmax": {"optimizer": "adamw", "dtype": "bfloat16", "sampled_softmax": 64},
     "LoRA on int8 matrices": {"optimizer": "adamw", "dtype": "bfloat16", "lora": True, "base_dtype": "int8"},
 }
 

@@ -21,7 +21,7 @@ from minigpt.training.loss import LossModel
 from minigpt.training.memory import checkpoint_blocks, is_out_of_memory
 from minigpt.training.micro_batch import Batches, MicroBatch
 from minigpt.training.optimizers import build_optimizers, set_learning_rate
-from minigpt.training.sampled_softmax import TokenSampler
+from minigpt.training.sampled_softmax import StepVocabulary, TokenSampler
 from minigpt.training.spelling_updates import SpellingAdamW
 from minigpt.training.spike_detection import SpikeDetector
 from minigpt.training.step_result import StepResult
@@ -216,7 +216,7 @@ class TrainStep:
             n_scored = int(self.world.all_reduce_sum(torch.tensor(own)))  # on the CPU, without waiting for the GPU
         own_steps = -(-len(self.rows) // self.micro_batch_size)
         accumulation_steps = self.world.accumulation_steps(own_steps)
-        corrections = None if self.sampler is None else to_device(self.sampler.corrections(step), self.device)  # (V,)
+        corrections = None if self.sampler is None else self.sampler.corrections(step)  # (V,)
         batches = iter(micro_batches)
         for number in range(accumulation_steps):
             # Without rows, this process only takes part in the communication: it computes one row with weight 0.
@@ -243,13 +243,18 @@ class TrainStep:
         """
         inputs, targets = to_device(batch.inputs, self.device), to_device(batch.targets, self.device)
         scored = None if batch.scored is None else to_device(batch.scored, self.device)
+        vocabulary = None
+        if corrections is not None:
+            # On the CPU, because the number of its tokens would have to be read from the device.
+            own = StepVocabulary.of(batch.inputs, batch.targets, corrections, batch.scored)
+            vocabulary = own.to(self.device)
         seed = mix_seed(self.config.seed, step, batch.rows.start)  # of the dropout of this micro-batch
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)  # for every kind of device, which takes half a millisecond
         with autocast(self.device, self.dtype):
-            loss = self.module(inputs, targets, scored, corrections)  # ()
+            loss = self.module(inputs, targets, scored, vocabulary)  # ()
         weight = len(batch.rows) / self.batch_size if n_scored is None else batch.n_scored / max(1, n_scored)
         share = loss * weight
         self.loss_scaler.scale(share).backward()
