@@ -25,8 +25,9 @@ from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.engines.resolve import resolve_engine, resolve_slots
 from minigpt.generation.engines.torch_slots import TorchSlots
 from minigpt.model.gpt import GPT
-from minigpt.training.events import Step
+from minigpt.training.events import Saved, Step
 from minigpt.training.fine_tuning import apply_fine_tuning
+from minigpt.training.gradients import zero_if
 from minigpt.training.loop import train
 
 reason = reason_to_skip()
@@ -194,6 +195,29 @@ def test_training_on_cuda_gives_the_losses_of_the_cpu_and_waits_for_no_step(
         assert all(isinstance(weight.data, CudaTensor) for weight in trained.parameters())
     assert waits[1:-1] == [READS_A_RESULT] * 3
     assert found == pytest.approx(expected, abs=TOLERANCES[changes["dtype"]])
+
+
+def test_a_loss_spike_is_skipped_without_a_wait_and_without_a_kernel_for_each_gradient(gpu: PretendedGPU) -> None:
+    gradients = [torch.full((2, 3), torch.nan, device="cuda") for _ in range(50)]
+    skip = torch.zeros((), device="cuda") == 0
+    gpu.clear()
+    zero_if(skip, gradients)
+    assert (gpu.waits.total(), gpu.launches["_foreach_mul_"]) == (0, 1)
+    assert gpu.launches.total() < 5
+    assert not torch.stack(gradients).any()
+
+
+def test_saving_waits_once_for_each_tensor_and_once_to_check_them(text: Corpus, tmp_path: Path) -> None:
+    with pretended_cuda() as gpu:
+        run = new_run(tmp_path / "run", new_gpt(), text.tokenizer)
+        waits = []
+        for event in train(new_gpt(), text, settings("cuda", optimizer="adamw", dtype="float32"), run):
+            if isinstance(event, Saved):
+                waits.append({name: count for name, count in gpu.waits.items() if "step.py" not in name})
+            gpu.clear()
+    tensors = len(dict(new_gpt().named_parameters()))
+    written = {"training/checkpointing.py _check_finite": 1, "storage/tensors.py write": 4 * tensors + 1}
+    assert waits[-1] == written
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -16,7 +16,7 @@ from minigpt.model.gpt import GPT
 from minigpt.seeds import mix_seed
 from minigpt.threads import LoadMonitor, ThreadTrials, watch_load
 from minigpt.training.distributed import World
-from minigpt.training.gradients import clip_gradients, local_gradients
+from minigpt.training.gradients import clip_gradients, local_gradients, zero_if
 from minigpt.training.loss import LossModel
 from minigpt.training.memory import checkpoint_blocks, is_out_of_memory
 from minigpt.training.micro_batch import Batches, MicroBatch
@@ -291,8 +291,7 @@ class TrainStep:
         gradient_norm = clip_gradients(self.parameters, self.config.grad_clip, is_sharded=self.world.is_sharded)
         skip = self.spike_detector.observe(loss, gradient_norm)  # () bool
         if self.device.type == "cuda" or skip:  # on CUDA, reading `skip` would wait for the GPU
-            for gradient in local_gradients(self.parameters):
-                gradient.masked_fill_(skip, 0)
+            zero_if(skip, local_gradients(self.parameters))
         for optimizer in self.optimizers:
             optimizer.step()
         if self.loss_scaler.is_enabled():  # GradScaler.step would check each optimizer separately
