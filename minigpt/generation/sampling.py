@@ -152,7 +152,7 @@ class Sampler:
         """
         if self.config.temperature == 0:
             largest, tokens = _largest(processed)
-            return torch.where(_is_finite(largest), tokens, UNDECIDED).squeeze(1)
+            return tokens.masked_fill_(_is_not_finite(largest), UNDECIDED).squeeze(1)
         if self.typical_p is None:
             config = self.config
             drawn = draw_tokens(processed, numbers, self.temperature, config.top_k, config.top_p, config.min_p)
@@ -168,7 +168,10 @@ class Sampler:
         largest = processed.amax(dim=-1, keepdim=True)  # (B, 1)
         probability, ids, complete = self._candidates(self._scale(processed, largest), k)
         tokens = ids.gather(1, draw(probability, numbers)[:, None])  # (B, 1)
-        return torch.where(complete & _is_finite(largest), tokens, UNDECIDED).squeeze(1)
+        undecided = _is_not_finite(largest)
+        if complete is not None:
+            undecided |= ~complete
+        return tokens.masked_fill_(undecided, UNDECIDED).squeeze(1)
 
     @property
     def rule(self) -> tuple[object, ...]:
@@ -186,18 +189,18 @@ class Sampler:
         """
         return (processed - largest).div_(self.temperature)  # in place: a tenth of a sampling step
 
-    def _candidates(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor | bool]:
+    def _candidates(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """The probabilities of the tokens that may be drawn from scaled logits (B, V), and their ids: (B, K) twice.
 
         Sorting a vocabulary takes as long as a small model's forward pass. Truncations therefore see only each row's k
         most likely tokens. That is enough for the rows whose least likely one is dropped, which the third value names:
-        (B, 1) bool, or True for all rows.
+        (B, 1) bool, or None for all rows.
         """
         v = logits.shape[1]
         if not self.truncations:
-            return self._probability(logits), torch.arange(v, device=logits.device).expand_as(logits), True
+            return self._probability(logits), torch.arange(v, device=logits.device).expand_as(logits), None
         kept, ids, complete = self._truncate(logits, min(k, v))
-        return self._probability(kept), ids, complete if k < v else True
+        return self._probability(kept), ids, complete if k < v else None
 
     def _truncate(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """The k largest of logits (B, V), with those that the truncations drop at -inf, and their ids: (B, K) each.
@@ -254,8 +257,8 @@ def _largest(processed: Tensor) -> tuple[Tensor, Tensor]:
     return processed.gather(1, tokens), tokens
 
 
-def _is_finite(values: Tensor) -> Tensor:
-    return values * 0 == 0  # `isfinite` launches four kernels
+def _is_not_finite(values: Tensor) -> Tensor:
+    return values * 0 != 0  # two kernels; `isfinite` is four
 
 
 def _check_largest(largest: Tensor, logits: Tensor) -> None:

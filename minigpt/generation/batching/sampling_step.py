@@ -32,11 +32,12 @@ def next_tokens(rows: Sequence[Row], logits: Tensor) -> list[GeneratedToken | Mi
     for group in _groups(processed, lambda index: rows[index].request.sampler.rule):
         numbers = [_number(rows[index]) for index in group]
         picked = rows[group[0]].request.sampler.pick_at_once(torch.cat([processed[at] for at in group]), numbers)
-        tokens = dict(zip(group, picked, strict=True))  # () each
+        tokens = dict(zip(group, picked.unbind(), strict=True))  # () each
         for part in _groups(group, lambda index: rows[index].request.alternatives):
             own = logits if len(part) == len(rows) else torch.cat([logits[index : index + 1] for index in part])
             parts.append(part)
-            packed.append(pack(own, torch.stack([tokens[at] for at in part]), rows[part[0]].request.alternatives))
+            chosen = picked if len(part) == len(group) else torch.stack([tokens[at] for at in part])
+            packed.append(pack(own, chosen, rows[part[0]].request.alternatives))
     for part, described in zip(parts, read_together(packed) if packed else [], strict=True):
         for index, token in zip(part, described, strict=True):
             found[index] = token
