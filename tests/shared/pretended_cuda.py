@@ -286,7 +286,8 @@ def reason_to_skip() -> str | None:
     """Why this torch cannot pretend to have CUDA; None if it can."""
     if torch.cuda.is_available():
         return "there is a GPU: the tests marked gpu use it"
-    needed = [(torch._C, "_disabled_torch_function_impl"), (Tensor, "_make_wrapper_subclass")]
+    node = torch.ones(1, requires_grad=True).exp().grad_fn
+    needed = [(Tensor, "_make_wrapper_subclass"), (torch.cuda, "_lazy_init"), (node, "_input_metadata")]
     missing = [name for owner, name in needed if not hasattr(owner, name)]
     try:
         _guards()
