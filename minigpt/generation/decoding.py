@@ -245,7 +245,14 @@ def describe(logits: Tensor, tokens: Tensor, alternatives: int | None) -> list[G
     """These tokens with the model's predictions for them, if requested: logits (B, V), tokens (B,) int64."""
     if alternatives is None:
         return [GeneratedToken(id) for id in tokens.tolist()]
-    return _unpack(pack(logits, tokens, alternatives).cpu())
+    if logits.device.type != "cpu":
+        return _unpack(pack(logits, tokens, alternatives).cpu())
+    columns = _predictions(logits, tokens, alternatives)
+    integers, numbers = (
+        [[*first, *second, *top] for first, second, top in zip(*(column.tolist() for column in three), strict=True)]
+        for three in (columns[:3], columns[3:])
+    )
+    return _tokens(integers, numbers)
 
 
 def pack(logits: Tensor, tokens: Tensor, alternatives: int | None) -> Tensor:
@@ -255,13 +262,8 @@ def pack(logits: Tensor, tokens: Tensor, alternatives: int | None) -> Tensor:
     """
     if alternatives is None:
         return tokens[:, None].int()
-    logprobs = logits.float().log_softmax(dim=-1)  # (B, V)
-    logprob = logprobs.gather(1, tokens.clamp(min=0)[:, None])  # (B, 1); a token may be UNDECIDED
-    top = logprobs.topk(min(alternatives, logprobs.shape[1]), dim=-1)
-    entropy = torch.special.entr(logprobs.exp()).sum(dim=-1, keepdim=True)  # (B, 1)
-    ranks = (logprobs > logprob).sum(dim=-1, keepdim=True)  # (B, 1)
-    integers = torch.cat([tokens[:, None], ranks, top.indices], dim=1).int()
-    return torch.cat([integers, torch.cat([logprob, entropy, top.values], dim=1).view(torch.int32)], dim=1)
+    columns = _predictions(logits, tokens, alternatives)
+    return torch.cat([torch.cat(columns[:3], dim=1).int(), torch.cat(columns[3:], dim=1).view(torch.int32)], dim=1)
 
 
 def read_together(packed: Sequence[Tensor]) -> list[list[GeneratedToken]]:
@@ -274,12 +276,28 @@ def read_together(packed: Sequence[Tensor]) -> list[list[GeneratedToken]]:
     return found
 
 
+def _predictions(logits: Tensor, tokens: Tensor, alternatives: int) -> tuple[Tensor, ...]:
+    """The columns of a description, in two halves: (B, 1), (B, 1), (B, k) int64, and as many float32.
+
+    They are the ids, ranks and alternatives; then the log-probabilities, entropies and alternatives' log-probabilities.
+    """
+    logprobs = logits.float().log_softmax(dim=-1)  # (B, V)
+    logprob = logprobs.gather(1, tokens.clamp(min=0)[:, None])  # (B, 1); a token may be UNDECIDED
+    top = logprobs.topk(min(alternatives, logprobs.shape[1]), dim=-1)
+    entropy = torch.special.entr(logprobs.exp()).sum(dim=-1, keepdim=True)  # (B, 1)
+    ranks = (logprobs > logprob).sum(dim=-1, keepdim=True)  # (B, 1)
+    return tokens[:, None], ranks, top.indices, logprob, entropy, top.values
+
+
 def _unpack(packed: Tensor) -> list[GeneratedToken]:
     if packed.shape[1] == 1:
         return [GeneratedToken(id) for id in packed.flatten().tolist()]
-    bits = packed.numpy()  # faster than torch for a few numbers
+    bits = packed.numpy()
     half = bits.shape[1] // 2
-    integers, numbers = bits[:, :half].tolist(), bits[:, half:].copy().view("float32").tolist()
+    return _tokens(bits[:, :half].tolist(), bits[:, half:].copy().view("float32").tolist())
+
+
+def _tokens(integers: list[list[int]], numbers: list[list[float]]) -> list[GeneratedToken]:
     return [
         GeneratedToken(id, logprob, tuple(zip(top_ids, top_logprobs, strict=True)), entropy, rank)
         for (id, rank, *top_ids), (logprob, entropy, *top_logprobs) in zip(integers, numbers, strict=True)
