@@ -34,13 +34,15 @@ def test_a_sparse_gradient_is_clipped_and_cleared_in_its_own_memory() -> None:
     assert not weight.grad.to_dense().any()
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_nan_and_infinite_gradients_are_zeroed_and_others_keep_every_bit(dtype: torch.dtype) -> None:
+def test_nan_and_infinite_gradients_are_zeroed_and_others_keep_every_bit(dtype: torch.dtype, device: str) -> None:
     values = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1.5, -torch.finfo(dtype).tiny / 2], dtype=dtype)
+    values = values.to(device)
     gradients = [values.clone(), values.repeat(2, 2).t(), values.float()]
-    zero_if(torch.tensor(False), gradients)
-    assert all(torch.equal(each.flatten()[:1].isnan(), torch.tensor([True])) for each in gradients)
+    zero_if(torch.tensor(False, device=device), gradients)
+    assert all(each.flatten()[0].isnan() for each in gradients)
     bits = torch.int32 if dtype == torch.float32 else torch.int16
     assert torch.equal(gradients[0].view(bits), values.view(bits))
-    zero_if(torch.tensor(True), gradients)
+    zero_if(torch.tensor(True, device=device), gradients)
     assert not any(each.any() for each in gradients)
