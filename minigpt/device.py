@@ -99,6 +99,16 @@ def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager
     return torch.autocast(device.type, dtype=dtype)
 
 
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device. On CUDA the copy is in order with the GPU's work, and the CPU does not wait.
+
+    `torch.tensor(values, device="cuda")` and `tensor.to("cuda")` wait until the GPU has done all that it was given.
+    """
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def product_dtype(x: Tensor) -> torch.dtype:
     """The dtype in which matrix products with `x` are computed: that of autocast if it is on, else that of `x`."""
     kind = x.device.type

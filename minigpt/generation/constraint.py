@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from minigpt.device import to_device
 from minigpt.tokenizer import utf8
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -83,10 +84,11 @@ class TextConstraint:
         else:
             mask = torch.stack([self._mask(state, processed.device) for state in states])  # (B, V)
         masked = processed + mask
-        for row, (largest, state) in enumerate(zip(masked.amax(dim=-1).tolist(), states, strict=True)):
-            if largest == -math.inf and state not in (_START, _ANY):
-                masked[row] = (logits.float() + mask)[row]
-        return masked
+        unfinished = [[state not in (_START, _ANY)] for state in states]
+        if not any(map(any, unfinished)):
+            return masked
+        is_stuck = (masked.amax(dim=-1, keepdim=True) == -math.inf) & to_device(torch.tensor(unfinished), mask.device)
+        return torch.where(is_stuck, logits.float() + mask, masked)
 
     def _mask(self, state: TextState, device: torch.device) -> Tensor:
         """The mask of a state, which is built once: (V,)."""

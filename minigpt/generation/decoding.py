@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from minigpt.config import SamplingConfig
+from minigpt.device import to_device
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.constraint import TextState
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.generation.logits_processors import LogitsProcessor
-from minigpt.generation.sampling import Sampler
+from minigpt.generation.sampling import UNDECIDED, Sampler
 from minigpt.generation.speculative import Drafter, SpeedupMonitor
 from minigpt.model.gpt import GPT, eval_mode
 from minigpt.model.nonfinite import first_nonfinite
@@ -118,6 +119,7 @@ class Decoder:
         elif beginnings is not None and any(beginnings):
             raise ConfigError("beginnings need a Sampler with a tokenizer")
         self.n_new = 0
+        self.chosen: Tensor | None = None  # (B,) int64, the last token of each of `rows`, on the engine's device
         self._starts: list[int] = []  # of the windows that the engine has read, one per row
         self._n_starts = -1  # the engine's, after it has read them
         self._speedup = SpeedupMonitor()
@@ -134,13 +136,12 @@ class Decoder:
             logits, draft = self._read(drafting)  # (B, T, V), T - 1 draft tokens
             generated: list[list[GeneratedToken]] = [[] for _ in self.rows]
             for at in range(logits.shape[1]):
-                scores = logits[:, at, : self.vocab_size]  # (B, V)
-                chosen = self._choose(scores)
-                for row, token in enumerate(describe(scores, chosen, self.alternatives)):
+                tokens = self._choose(logits[:, at, : self.vocab_size])
+                for row, token in enumerate(tokens):
                     generated[row].append(token)
                     self._append(self.rows[row], token.id)
                 self.n_new += 1
-                if at < len(draft) and int(chosen[0]) != draft[at]:
+                if at < len(draft) and tokens[0].id != draft[at]:
                     if self._is_cached(self._starts):
                         self.engine.rewind(len(draft) - at)
                     break
@@ -159,6 +160,8 @@ class Decoder:
         with self.engine.lock:
             if kept and len(kept) < len(self.rows) and self._is_cached(self._starts):
                 self.engine.keep(kept)
+        if len(kept) < len(self.rows):
+            self.chosen = None
         self.rows = [self.rows[index] for index in kept]
         self._starts = [self._starts[index] for index in kept]
 
@@ -177,8 +180,10 @@ class Decoder:
             logits = self._start_windows(windows)
             self._starts, self._n_starts = starts, self.engine.n_starts
             return logits, []
-        ids = [[tokens[-1], *draft] for tokens in texts]
-        return self.engine.read(torch.tensor(ids, device=self.engine.device)), draft
+        if self.chosen is not None and not draft:
+            return self.engine.read(self.chosen[:, None]), draft
+        ids = torch.tensor([[tokens[-1], *draft] for tokens in texts])
+        return self.engine.read(to_device(ids, self.engine.device)), draft
 
     def _propose(self, tokens: list[int]) -> list[int]:
         """A draft of the tokens after the only row's, no longer than what may still be generated and read."""
@@ -201,16 +206,26 @@ class Decoder:
 
     def _history(self, draft: Sequence[int] = ()) -> Tensor:
         """All tokens of `rows`, then `draft`: (B, T) int64, with -1 before shorter rows; (B, 0) if none are needed."""
-        texts = [[*self.tokens[row], *draft] if self.sampler.needs_history else [] for row in self.rows]
+        if not self.sampler.needs_history:
+            return torch.empty(len(self.rows), 0, dtype=torch.int64, device=self.engine.device)
+        texts = [[*self.tokens[row], *draft] for row in self.rows]
         longest = max(map(len, texts))
-        padded = [[-1] * (longest - len(tokens)) + tokens for tokens in texts]
-        return torch.tensor(padded, dtype=torch.int64, device=self.engine.device)
+        padded = torch.tensor([[-1] * (longest - len(tokens)) + tokens for tokens in texts])
+        return to_device(padded, self.engine.device)
 
-    def _choose(self, logits: Tensor) -> Tensor:
+    def _choose(self, logits: Tensor) -> list[GeneratedToken]:
+        """The next token of each row, for logits (B, V), which stays in `chosen` too."""
         samples = [self.samples[row] for row in self.rows]
         states = [self._states[row] for row in self.rows] if self._constraint is not None else None
+        numbers = self.sampler.numbers(samples, self.n_new)
         try:
-            return self.sampler.choose(logits, self._history(), self.n_new, samples, states)
+            processed = self.sampler.process(logits, self._history(), self.n_new, states)
+            self.chosen = self.sampler.pick_at_once(processed, numbers)
+            tokens = describe(logits, self.chosen, self.alternatives)
+            if any(token.id == UNDECIDED for token in tokens):
+                self.chosen = self.sampler.pick(processed, logits, numbers)
+                tokens = describe(logits, self.chosen, self.alternatives)
+            return tokens
         except GenerationError as error:
             first = int((~logits.isfinite()).any(dim=-1).int().argmax())
             seen = visible_tokens(self.tokens[self.rows[first]], self.engine.n_positions, self.keep_first)
@@ -228,18 +243,64 @@ class Decoder:
 
 def describe(logits: Tensor, tokens: Tensor, alternatives: int | None) -> list[GeneratedToken]:
     """These tokens with the model's predictions for them, if requested: logits (B, V), tokens (B,) int64."""
-    ids = tokens.tolist()
     if alternatives is None:
-        return [GeneratedToken(id) for id in ids]
+        return [GeneratedToken(id) for id in tokens.tolist()]
+    if logits.device.type != "cpu":
+        return _unpack(pack(logits, tokens, alternatives).cpu())
+    columns = _predictions(logits, tokens, alternatives)
+    integers, numbers = (
+        [[*first, *second, *top] for first, second, top in zip(*(column.tolist() for column in three), strict=True)]
+        for three in (columns[:3], columns[3:])
+    )
+    return _tokens(integers, numbers)
+
+
+def pack(logits: Tensor, tokens: Tensor, alternatives: int | None) -> Tensor:
+    """What `describe` says, before it is read from the device: (B, 1) or, with k alternatives, (B, 4 + 2 k) int32.
+
+    The columns are the ids, the ranks and the alternatives' ids; then the bits of float32 numbers.
+    """
+    if alternatives is None:
+        return tokens[:, None].int()
+    columns = _predictions(logits, tokens, alternatives)
+    return torch.cat([torch.cat(columns[:3], dim=1).int(), torch.cat(columns[3:], dim=1).view(torch.int32)], dim=1)
+
+
+def read_together(packed: Sequence[Tensor]) -> list[list[GeneratedToken]]:
+    """What `pack` has packed, in one transfer from the device."""
+    together = torch.cat([each.flatten() for each in packed]).cpu()
+    found, start = [], 0
+    for each in packed:
+        found.append(_unpack(together[start : start + each.numel()].view(each.shape)))
+        start += each.numel()
+    return found
+
+
+def _predictions(logits: Tensor, tokens: Tensor, alternatives: int) -> tuple[Tensor, ...]:
+    """The columns of a description, in two halves: (B, 1), (B, 1), (B, k) int64, and as many float32.
+
+    They are the ids, ranks and alternatives; then the log-probabilities, entropies and alternatives' log-probabilities.
+    """
     logprobs = logits.float().log_softmax(dim=-1)  # (B, V)
-    logprob = logprobs.gather(1, tokens[:, None]).squeeze(1)  # (B,)
+    logprob = logprobs.gather(1, tokens.clamp(min=0)[:, None])  # (B, 1); a token may be UNDECIDED
     top = logprobs.topk(min(alternatives, logprobs.shape[1]), dim=-1)
-    entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)  # (B,)
-    ranks = (logprobs > logprob[:, None]).sum(dim=-1)  # (B,)
-    columns = [column.tolist() for column in (logprob, top.indices, top.values, entropy, ranks)]
+    entropy = torch.special.entr(logprobs.exp()).sum(dim=-1, keepdim=True)  # (B, 1)
+    ranks = (logprobs > logprob).sum(dim=-1, keepdim=True)  # (B, 1)
+    return tokens[:, None], ranks, top.indices, logprob, entropy, top.values
+
+
+def _unpack(packed: Tensor) -> list[GeneratedToken]:
+    if packed.shape[1] == 1:
+        return [GeneratedToken(id) for id in packed.flatten().tolist()]
+    bits = packed.numpy()
+    half = bits.shape[1] // 2
+    return _tokens(bits[:, :half].tolist(), bits[:, half:].copy().view("float32").tolist())
+
+
+def _tokens(integers: list[list[int]], numbers: list[list[float]]) -> list[GeneratedToken]:
     return [
-        GeneratedToken(id, own, tuple(zip(top_ids, top_logprobs, strict=True)), nats, rank)
-        for id, own, top_ids, top_logprobs, nats, rank in zip(ids, *columns, strict=True)
+        GeneratedToken(id, logprob, tuple(zip(top_ids, top_logprobs, strict=True)), entropy, rank)
+        for (id, rank, *top_ids), (logprob, entropy, *top_logprobs) in zip(integers, numbers, strict=True)
     ]
 
 
@@ -277,7 +338,9 @@ def generate(
     decoder = Decoder(engine, ids.tolist(), Sampler(config, processors=processors), vocab_size=vocab_size)
     with eval_mode(engine.model):
         for _ in range(config.max_new_tokens):
-            yield torch.tensor([tokens[0].id for tokens in decoder.advance()], device=engine.device)
+            decoder.advance()
+            assert decoder.chosen is not None
+            yield decoder.chosen.clone()
 
 
 @torch.inference_mode()

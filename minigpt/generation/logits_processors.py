@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from minigpt.device import to_device
 from minigpt.errors import ConfigError
 
 
@@ -40,6 +41,8 @@ class LogitsProcessor(Protocol):
 
 # Penalties and bans
 
+_CHECKED = 8  # tokens of an n-gram that are compared before it is checked whether any run is left
+
 
 class LogitBias:
     """Adds numbers to the logits of tokens, given as (id, number) pairs."""
@@ -55,8 +58,8 @@ class LogitBias:
         """Raises: ConfigError for an id that is not below V."""
         if self._highest >= logits.shape[1]:
             raise ConfigError(f"logit_bias of #{self._highest} must be for an id from 0 to {logits.shape[1] - 1}")
-        biases = self._biases.to(logits.device).expand(len(logits), -1)
-        return logits.index_add(1, self._ids.to(logits.device), biases)
+        biases = to_device(self._biases, logits.device).expand(len(logits), -1)
+        return logits.index_add(1, to_device(self._ids, logits.device), biases)
 
 
 class RepetitionPenalty:
@@ -108,7 +111,7 @@ class NoRepeatNGram:
         current = history[:, n_runs:]  # (B, size - 1)
         repeats = history[:, :n_runs] >= 0  # (B, T - size + 1); padding can only be at the beginning of a run
         for at in range(self.size - 1):
-            if not repeats.any():
+            if at % _CHECKED == _CHECKED - 1 and not repeats.any():  # waits for a GPU
                 break
             repeats &= history[:, at : at + n_runs] == current[:, at : at + 1]
         return _ban(logits, repeats, history[:, self.size - 1 :])
@@ -133,7 +136,7 @@ class BadWords:
 
     def __call__(self, logits: Tensor, history: Tensor, _n_new: int) -> Tensor:
         tokens, places, owners, last = (
-            each.to(logits.device) for each in (self._tokens, self._places, self._owners, self._last)
+            to_device(each, logits.device) for each in (self._tokens, self._places, self._owners, self._last)
         )
         context = torch.nn.functional.pad(history, (self._reach, 0), value=-1)[:, history.shape[1] :]  # (B, L)
         differs = (context[:, places] != tokens).long()  # (B, P)
@@ -150,7 +153,7 @@ class MinNewTokens:
     def __call__(self, logits: Tensor, _history: Tensor, n_new: int) -> Tensor:
         if n_new >= self.count:
             return logits
-        return logits.index_fill(1, torch.tensor(self.end_ids, device=logits.device), -math.inf)
+        return logits.index_fill(1, to_device(torch.tensor(self.end_ids), logits.device), -math.inf)
 
 
 class BanTokens:
@@ -162,13 +165,14 @@ class BanTokens:
         self._ids = torch.tensor(ids)  # (N,)
 
     def __call__(self, logits: Tensor, _history: Tensor | None = None, _n_new: int = 0) -> Tensor:
-        return logits.index_fill(1, self._ids.to(logits.device), -math.inf)
+        return logits.index_fill(1, to_device(self._ids, logits.device), -math.inf)
 
 
 def _ban(logits: Tensor, banned: Tensor, tokens: Tensor) -> Tensor:
     """The logits with -inf for those of `tokens` that are `banned`: both (B, N)."""
-    row, column = banned.nonzero(as_tuple=True)
-    return logits.index_put((row, tokens[row, column]), logits.new_tensor(-math.inf))
+    v = logits.shape[1]
+    limits = torch.where(banned & (tokens < v), -math.inf, math.inf).to(logits.dtype)  # (B, N)
+    return logits.scatter_reduce(1, tokens.clamp(0, v - 1), limits, "amin")  # padding, -1, is never banned
 
 
 # Filters of the distribution

@@ -2,12 +2,13 @@
 
 import math
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from minigpt.config import SamplingConfig
+from minigpt.device import to_device
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.configured_processors import CheckedProcessor, configured_processors, configured_truncations
 from minigpt.generation.constraint import TextConstraint, TextState
@@ -25,6 +26,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 # How many of the most likely tokens a truncation looks at first. torch's topk is several times slower beyond V / 64,
 # and top-p rarely keeps more.
 _FIRST_K = 640
+UNDECIDED = -1  # instead of a token: see `Sampler.pick_at_once`
 _COLDEST, _HOTTEST = 1e-30, 1e30  # temperatures; much smaller and larger numbers are 0 and infinite in float32
 
 NO_TOKEN_LEFT = (
@@ -93,11 +95,12 @@ class Sampler:
         """
         processed = self.process(logits, history, n_new, states)
         result = torch.zeros_like(processed)
+        largest, tokens = _largest(processed)
+        _check_largest(largest, logits)
         if self.config.temperature == 0:
-            return result.scatter_(1, _argmax(processed, logits), 1.0)
-        for rows, ids, probability in self._candidates(self._scale(processed, logits)):
-            result[rows] = result[rows].scatter(1, ids, probability)
-        return result
+            return result.scatter_(1, tokens, 1.0)
+        probability, ids, _ = self._candidates(self._scale(processed, largest), processed.shape[1])
+        return result.scatter_(1, ids, probability)
 
     def choose(
         self,
@@ -114,8 +117,12 @@ class Sampler:
 
         Raises: GenerationError for logits that are NaN or infinite; ConfigError if no token is left to choose.
         """
-        numbers = [uniform(self.seed, sample, n_new) for sample in samples or range(len(logits))]
+        numbers = self.numbers(samples or range(len(logits)), n_new)
         return self.pick(self.process(logits, history, n_new, states), logits, numbers)
+
+    def numbers(self, samples: Sequence[int], n_new: int) -> list[float]:
+        """The numbers in [0, 1) that these samples are drawn with after `n_new` tokens."""
+        return [uniform(self.seed, sample, n_new) for sample in samples]
 
     def pick(self, processed: Tensor, logits: Tensor, numbers: Sequence[float]) -> Tensor:
         """The tokens for logits that `process` has changed: processed and logits (B, V) -> (B,) int64.
@@ -125,23 +132,46 @@ class Sampler:
 
         Raises: as `choose`.
         """
+        tokens, k = self.pick_at_once(processed, numbers), self._first_k
+        undecided = [row for row, token in enumerate(tokens.tolist()) if token == UNDECIDED]
+        if undecided:
+            _check_largest(processed.amax(dim=-1), logits)
+        while undecided:
+            k *= 16
+            rows = torch.tensor(undecided, device=processed.device)
+            again = self._draw(processed[rows], [numbers[row] for row in undecided], k)
+            tokens = tokens.index_copy(0, rows, again)
+            undecided = [row for row, token in zip(undecided, again.tolist(), strict=True) if token == UNDECIDED]
+        return tokens
+
+    def pick_at_once(self, processed: Tensor, numbers: Sequence[float]) -> Tensor:
+        """The same as `pick`, but the CPU does not wait for a GPU: processed (B, V) -> (B,) int64.
+
+        A row is UNDECIDED if its largest logit is NaN or infinite, or if its truncations keep more than the first few
+        hundred tokens. The caller, who reads the tokens anyway, calls `pick` if there is such a row.
+        """
         if self.config.temperature == 0:
-            return _argmax(processed, logits).squeeze(1)
+            largest, tokens = _largest(processed)
+            return tokens.masked_fill_(_is_not_finite(largest), UNDECIDED).squeeze(1)
         if self.typical_p is None:
             config = self.config
-            tokens = draw_tokens(processed, numbers, self.temperature, config.top_k, config.top_p, config.min_p)
-            if tokens is not None:
-                return tokens
-        return self._draw_with_pytorch(processed, logits, numbers)
+            drawn = draw_tokens(processed, numbers, self.temperature, config.top_k, config.top_p, config.min_p)
+            if drawn is not None:
+                return drawn
+        return self._draw(processed, numbers, self._first_k)
 
-    def _draw_with_pytorch(self, processed: Tensor, logits: Tensor, numbers: Sequence[float]) -> Tensor:
-        """The same as `draw_tokens`, on any device and with `typical_p`."""
-        tokens = [0] * len(logits)
-        for rows, ids, probability in self._candidates(self._scale(processed, logits)):
-            index = draw(probability, [numbers[row] for row in rows])  # (R,)
-            for row, token in zip(rows, ids.gather(1, index[:, None]).squeeze(1).tolist(), strict=True):
-                tokens[row] = token
-        return torch.tensor(tokens, dtype=torch.int64, device=logits.device)
+    def _draw(self, processed: Tensor, numbers: Sequence[float], k: int) -> Tensor:
+        """The same as `draw_tokens`, on any device and with `typical_p`: (B, V) -> (B,) int64.
+
+        A row is UNDECIDED if its largest logit is NaN or infinite, or if its truncations keep k tokens or more.
+        """
+        largest = processed.amax(dim=-1, keepdim=True)  # (B, 1)
+        probability, ids, complete = self._candidates(self._scale(processed, largest), k)
+        tokens = ids.gather(1, draw(probability, numbers)[:, None])  # (B, 1)
+        undecided = _is_not_finite(largest)
+        if complete is not None:
+            undecided |= ~complete
+        return tokens.masked_fill_(undecided, UNDECIDED).squeeze(1)
 
     @property
     def rule(self) -> tuple[object, ...]:
@@ -149,44 +179,34 @@ class Sampler:
         config = self.config
         return config.temperature, config.top_k, config.top_p, config.min_p, config.typical_p
 
-    def _scale(self, processed: Tensor, logits: Tensor) -> Tensor:
+    @property
+    def _first_k(self) -> int:
+        return _FIRST_K if self.config.top_k is None else self.config.top_k + 1
+
+    def _scale(self, processed: Tensor, largest: Tensor) -> Tensor:
         """The processed logits divided by the temperature, shifted so that each row's largest is 0: no temperature,
         however small, overflows.
         """
-        largest = processed.amax(dim=-1, keepdim=True)  # (B, 1)
-        _check_largest(largest, logits)
         return (processed - largest).div_(self.temperature)  # in place: a tenth of a sampling step
 
-    def _candidates(self, logits: Tensor) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """The tokens that may be drawn from logits (B, V), by groups of rows: (rows, ids (R, K), probabilities (R, K)).
+    def _candidates(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The probabilities of the tokens that may be drawn from scaled logits (B, V), and their ids: (B, K) twice.
 
-        Sorting a vocabulary takes as long as a small model's forward pass. Truncations therefore see only each row's K
-        most likely tokens. That is enough for the rows whose least likely one is dropped; the others are repeated with
-        a larger K.
+        Sorting a vocabulary takes as long as a small model's forward pass. Truncations therefore see only each row's k
+        most likely tokens. That is enough for the rows whose least likely one is dropped, which the third value names:
+        (B, 1) bool, or None for all rows.
         """
-        rows, v = list(range(len(logits))), logits.shape[1]
+        v = logits.shape[1]
         if not self.truncations:
-            yield rows, torch.arange(v, device=logits.device).expand_as(logits), self._probability(logits)
-            return
-        k = _FIRST_K if self.config.top_k is None else self.config.top_k + 1
-        while True:
-            k = min(k, v)
-            kept, ids, complete = self._truncate(logits, k)
-            enough = complete.tolist() if k < v else [True] * len(rows)
-            if all(enough):
-                yield rows, ids, self._probability(kept)
-                return
-            done = [row for row, is_enough in enumerate(enough) if is_enough]
-            left = [row for row, is_enough in enumerate(enough) if not is_enough]
-            if done:
-                yield [rows[row] for row in done], ids[done], self._probability(kept[done])
-            rows, logits, k = [rows[row] for row in left], logits[left], 16 * k
+            return self._probability(logits), torch.arange(v, device=logits.device).expand_as(logits), None
+        kept, ids, complete = self._truncate(logits, min(k, v))
+        return self._probability(kept), ids, complete if k < v else None
 
     def _truncate(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """The k largest of logits (B, V), with those that the truncations drop at -inf, and their ids: (B, K) each.
 
         Of equal logits, the one with the lower id is first.
-        The third value says which rows are complete, (B,) bool: no token is missing that the truncations keep.
+        The third value says which rows are complete, (B, 1) bool: no token is missing that the truncations keep.
         """
         ids = logits.topk(k, dim=-1).indices.sort(dim=-1).values  # (B, K); topk has no order of equal logits
         kept, order = logits.gather(1, ids).sort(dim=-1, descending=True, stable=True)  # (B, K), (B, K)
@@ -194,12 +214,12 @@ class Sampler:
         mass: float | Tensor = 1.0  # after top-k, the tokens that are left hold all of the probability
         if isinstance(self.truncations[0], TopP):
             mass = logits.softmax(dim=-1).gather(1, ids).sum(dim=-1, keepdim=True)  # (B, 1)
-        complete = torch.tensor(True, device=logits.device)
+        complete: Tensor | bool = True
         for truncation in self.truncations:
             kept = truncation.truncate(kept, mass)
             if isinstance(truncation, TopK):  # top-p after it needs all tokens that tie with the last one
-                complete = kept[:, -1] == -math.inf
-        return kept, ids, complete & (kept[:, -1] == -math.inf)
+                complete = kept[:, -1:] == -math.inf
+        return kept, ids, complete & (kept[:, -1:] == -math.inf)
 
     def _probability(self, kept: Tensor) -> Tensor:
         """The probabilities of the tokens that are left: (B, K) -> (B, K)."""
@@ -221,22 +241,28 @@ def draw(probability: Tensor, numbers: Sequence[float]) -> Tensor:
     Shapes: (B, K) -> (B,) int64.
     """
     sums = (probability * 2.0**52).long().cumsum_(dim=-1)  # (B, K)
-    targets = [[int(number * total)] for number, total in zip(numbers, sums[:, -1].tolist(), strict=True)]
-    return torch.searchsorted(sums, torch.tensor(targets, device=sums.device), right=True).squeeze(1)
+    exact = torch.device("cpu") if sums.device.type == "mps" else sums.device  # MPS has no float64
+    selected = to_device(torch.tensor(numbers, dtype=torch.float64), exact)[:, None]  # (B, 1)
+    targets = (selected * sums[:, -1:].to(exact)).long().to(sums.device)  # (B, 1)
+    found = torch.searchsorted(sums, targets, right=True).squeeze(1)
+    return found.clamp_(max=sums.shape[1] - 1)  # beyond the end only if a probability is NaN
 
 
-def _argmax(processed: Tensor, logits: Tensor) -> Tensor:
-    """The most likely token of each row, the first of several: (B, V) -> (B, 1)."""
-    if processed.device.type == "cpu":  # numpy's argmax takes a tenth of the time of torch's
-        tokens = torch.from_numpy(processed.detach().numpy().argmax(axis=-1, keepdims=True))
-    else:
-        tokens = processed.argmax(dim=-1, keepdim=True)
-    _check_largest(processed.gather(1, tokens), logits)
-    return tokens
+def _largest(processed: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's largest logit, and its token, the first of several: (B, V) -> (B, 1) twice."""
+    if processed.device.type != "cpu":
+        return processed.max(dim=-1, keepdim=True)
+    # numpy's argmax takes a tenth of the time of torch's
+    tokens = torch.from_numpy(processed.detach().numpy().argmax(axis=-1, keepdims=True))
+    return processed.gather(1, tokens), tokens
+
+
+def _is_not_finite(values: Tensor) -> Tensor:
+    return values * 0 != 0  # two kernels; `isfinite` is four
 
 
 def _check_largest(largest: Tensor, logits: Tensor) -> None:
-    """Raises: GenerationError or ConfigError if a row's largest processed logit, (B, 1), is NaN or infinite."""
+    """Raises: GenerationError or ConfigError if a row's largest processed logit is NaN or infinite: (B, ...)."""
     values = largest.flatten().tolist()
     if all(map(math.isfinite, values)):
         return

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from minigpt.errors import CheckpointError
@@ -308,7 +309,8 @@ class Checkpointer:
         return {} if lora_of(self.model) is not None else to_huggingface(self.model)
 
     def _check_finite(self) -> None:
-        bad = any(not parameter.isfinite().all() for parameter in map(to_local, trained_state(self.model).values()))
+        weights = map(to_local, trained_state(self.model).values())
+        bad = not torch.stack([weight.isfinite().all() for weight in weights]).all()  # waits for a GPU once
         (bad_anywhere,) = self.world.all_reduce_max([bad])
         if bad_anywhere:
             raise DivergedError("weights are NaN or infinite")

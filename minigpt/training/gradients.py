@@ -21,6 +21,18 @@ def local_gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     return gradients
 
 
+def zero_if(skip: Tensor, gradients: Sequence[Tensor]) -> None:
+    """Zeroes gradients, NaN and infinite ones too, if `skip` () is true; a GPU finds that out by itself.
+
+    The bits of any number times 0 are those of 0.0, so a few kernels for many tensors do it: `masked_fill_` is one for
+    each tensor.
+    """
+    for dtype in (torch.int32, torch.int16):
+        bits = [gradient.view(dtype) for gradient in gradients if gradient.element_size() == dtype.itemsize]
+        if bits:
+            torch._foreach_mul_(bits, (~skip).to(dtype))
+
+
 def clip_gradients(parameters: Sequence[nn.Parameter], max_norm: float, *, is_sharded: bool) -> Tensor:
     """Scales the gradients to the norm `max_norm` if they exceed it; returns the norm before, (). 0 does not clip.
 

@@ -87,22 +87,23 @@ class LossModel(nn.Module):
             self.logits_gradient = torch.compile(fused_gradient)
 
     def forward(
-        self, inputs: Tensor, targets: Tensor, scored: Tensor | None = None, corrections: Tensor | None = None
+        self, inputs: Tensor, targets: Tensor, scored: Tensor | None = None, vocabulary: StepVocabulary | None = None
     ) -> Tensor:
         """The mean loss in nats per token: (B, T) int64 twice -> ().
 
         `scored` (N,) int64 are the positions in the flattened targets that count, by default all. Without any, it is 0.
-        With the `corrections` (V,) of a sample of the vocabulary, the loss is that of a sampled softmax.
+        With a sample of the `vocabulary`, made from the same arguments, the loss is that of a sampled softmax.
         """
         soft = self._soft_targets(inputs, scored)
         if scored is not None:
             targets = targets.flatten().index_select(0, scored)[None]
-        if corrections is None:
+        corrections = None
+        if vocabulary is None:
             features, head = self.features(inputs), self.model.token_embedding.weight
         else:
-            step = StepVocabulary.of(inputs, targets, corrections)
-            features, head = self._features_and_rows(inputs, step)
-            targets, corrections, soft = step.targets, step.corrections, soft and soft.of_tokens(step.ids)
+            features, head = self._features_and_rows(inputs, vocabulary)
+            targets, corrections = vocabulary.targets, vocabulary.corrections
+            soft = soft and soft.of_tokens(vocabulary.ids)
         if scored is not None:
             features = features.flatten(0, 1).index_select(0, scored)[None]  # (1, N, C)
         return next_token_loss(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from minigpt.device import to_device
 from minigpt.seeds import mix_seed
 
 EXCLUDED = -1e4  # added to the logits of tokens that are not in a sample: finite, so that its product with 0 is 0
@@ -76,8 +77,13 @@ class StepVocabulary:
     corrections: Tensor
 
     @classmethod
-    def of(cls, inputs: Tensor, targets: Tensor, corrections: Tensor) -> Self:
-        """The vocabulary for inputs and targets and the corrections of a sample, (V,)."""
+    def of(cls, inputs: Tensor, targets: Tensor, corrections: Tensor, scored: Tensor | None = None) -> Self:
+        """The vocabulary for inputs and targets and the corrections of a sample, (V,).
+
+        Of the flattened targets, only those at the positions `scored` (N,) are needed; by default all.
+        """
+        if scored is not None:
+            targets = targets.flatten().index_select(0, scored)[None]
         contained = corrections > EXCLUDED
         contained[inputs] = True
         contained[targets] = True
@@ -86,6 +92,11 @@ class StepVocabulary:
         ids = contained.nonzero().flatten()
         positions = contained.cumsum(0) - 1
         return cls(ids, positions[inputs], positions[targets], corrections[ids])
+
+    def to(self, device: torch.device) -> Self:
+        """The same on a device."""
+        tensors = self.ids, self.inputs, self.targets, self.corrections
+        return type(self)(*(to_device(tensor, device) for tensor in tensors))
 
 
 def select_rows(weight: Tensor, ids: Tensor, *, sparse: bool = False) -> Tensor:

@@ -10,18 +10,18 @@ from torch import Tensor
 
 from minigpt.config import TrainConfig
 from minigpt.data.batches import UNSCORED
-from minigpt.device import autocast, keep_freed_memory
+from minigpt.device import autocast, keep_freed_memory, to_device
 from minigpt.errors import TrainingError, first_line_of
 from minigpt.model.gpt import GPT
 from minigpt.seeds import mix_seed
 from minigpt.threads import LoadMonitor, ThreadTrials, watch_load
 from minigpt.training.distributed import World
-from minigpt.training.gradients import clip_gradients, local_gradients
+from minigpt.training.gradients import clip_gradients, local_gradients, zero_if
 from minigpt.training.loss import LossModel
 from minigpt.training.memory import checkpoint_blocks, is_out_of_memory
 from minigpt.training.micro_batch import Batches, MicroBatch
 from minigpt.training.optimizers import build_optimizers, set_learning_rate
-from minigpt.training.sampled_softmax import TokenSampler
+from minigpt.training.sampled_softmax import StepVocabulary, TokenSampler
 from minigpt.training.spelling_updates import SpellingAdamW
 from minigpt.training.spike_detection import SpikeDetector
 from minigpt.training.step_result import StepResult
@@ -216,7 +216,7 @@ class TrainStep:
             n_scored = int(self.world.all_reduce_sum(torch.tensor(own)))  # on the CPU, without waiting for the GPU
         own_steps = -(-len(self.rows) // self.micro_batch_size)
         accumulation_steps = self.world.accumulation_steps(own_steps)
-        corrections = None if self.sampler is None else self._to_device(self.sampler.corrections(step))  # (V,)
+        corrections = None if self.sampler is None else self.sampler.corrections(step)  # (V,)
         batches = iter(micro_batches)
         for number in range(accumulation_steps):
             # Without rows, this process only takes part in the communication: it computes one row with weight 0.
@@ -241,24 +241,24 @@ class TrainStep:
         `n_scored` is the number of scored targets of the step; None if all are scored. `corrections` (V,) are those
         of the step's sample of the vocabulary, if there is one.
         """
-        inputs, targets = self._to_device(batch.inputs), self._to_device(batch.targets)
-        scored = None if batch.scored is None else self._to_device(batch.scored)
+        inputs, targets = to_device(batch.inputs, self.device), to_device(batch.targets, self.device)
+        scored = None if batch.scored is None else to_device(batch.scored, self.device)
+        vocabulary = None
+        if corrections is not None:
+            # On the CPU, because the number of its tokens would have to be read from the device.
+            own = StepVocabulary.of(batch.inputs, batch.targets, corrections, batch.scored)
+            vocabulary = own.to(self.device)
         seed = mix_seed(self.config.seed, step, batch.rows.start)  # of the dropout of this micro-batch
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)  # for every kind of device, which takes half a millisecond
         with autocast(self.device, self.dtype):
-            loss = self.module(inputs, targets, scored, corrections)  # ()
+            loss = self.module(inputs, targets, scored, vocabulary)  # ()
         weight = len(batch.rows) / self.batch_size if n_scored is None else batch.n_scored / max(1, n_scored)
         share = loss * weight
         self.loss_scaler.scale(share).backward()
         return share.detach()
-
-    def _to_device(self, tensor: Tensor) -> Tensor:
-        if self.device.type != "cuda":
-            return tensor.to(self.device)
-        return tensor.pin_memory().to(self.device, non_blocking=True)
 
     # Update.
 
@@ -291,8 +291,7 @@ class TrainStep:
         gradient_norm = clip_gradients(self.parameters, self.config.grad_clip, is_sharded=self.world.is_sharded)
         skip = self.spike_detector.observe(loss, gradient_norm)  # () bool
         if self.device.type == "cuda" or skip:  # on CUDA, reading `skip` would wait for the GPU
-            for gradient in local_gradients(self.parameters):
-                gradient.masked_fill_(skip, 0)
+            zero_if(skip, local_gradients(self.parameters))
         for optimizer in self.optimizers:
             optimizer.step()
         if self.loss_scaler.is_enabled():  # GradScaler.step would check each optimizer separately

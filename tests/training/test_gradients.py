@@ -1,10 +1,10 @@
-"""The clipping of gradients, whole and sparse ones."""
+"""The clipping and zeroing of gradients, whole and sparse ones."""
 
 import pytest
 import torch
 from builders import random_model
 
-from minigpt.training.gradients import clip_gradients, local_gradients
+from minigpt.training.gradients import clip_gradients, local_gradients, zero_if
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4, float("nan")])
@@ -30,6 +30,19 @@ def test_a_sparse_gradient_is_clipped_and_cleared_in_its_own_memory() -> None:
     norm = clip_gradients([weight], 0.5, is_sharded=False)
     torch.testing.assert_close(norm, torch.tensor(15.0).sqrt())  # row 1 twice
     torch.testing.assert_close(weight.grad.to_dense().norm(), torch.tensor(0.5))
-    for gradient in local_gradients([weight]):
-        gradient.masked_fill_(torch.tensor(True), 0)
+    zero_if(torch.tensor(True), local_gradients([weight]))
     assert not weight.grad.to_dense().any()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_nan_and_infinite_gradients_are_zeroed_and_others_keep_every_bit(dtype: torch.dtype, device: str) -> None:
+    values = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1.5, -torch.finfo(dtype).tiny / 2], dtype=dtype)
+    values = values.to(device)
+    gradients = [values.clone(), values.repeat(2, 2).t(), values.float()]
+    zero_if(torch.tensor(False, device=device), gradients)
+    assert all(each.flatten()[0].isnan() for each in gradients)
+    bits = torch.int32 if dtype == torch.float32 else torch.int16
+    assert torch.equal(gradients[0].view(bits), values.view(bits))
+    zero_if(torch.tensor(True, device=device), gradients)
+    assert not any(each.any() for each in gradients)

@@ -107,7 +107,8 @@ def test_a_step_on_its_own_tokens_has_the_gradients_of_the_whole_vocabulary(
     inputs, targets = torch.randint(400, (2, 2, 8), generator=generator)
     corrections = TokenSampler(COUNTS, 100, seed=1).corrections(0)
     places = torch.arange(16) if scored is None else torch.tensor(scored)
-    found = module(inputs, targets, None if scored is None else places, corrections)
+    own = None if scored is None else places
+    found = module(inputs, targets, own, StepVocabulary.of(inputs, targets, corrections, own))
     found.backward()
     rows = [parameter.grad for parameter in model.parameters()]
     features = model.features(inputs).flatten(0, 1)[places]
@@ -147,7 +148,8 @@ def test_a_sparse_gradient_has_the_rows_of_the_whole_one(scored: list[int] | Non
         model.zero_grad()
         for rows in (slice(0, 1), slice(1, 2)):  # two micro-batches
             places = None if scored is None else torch.tensor(scored[:1])
-            module(inputs[rows], targets[rows], places, corrections).backward()
+            vocabulary = StepVocabulary.of(inputs[rows], targets[rows], corrections, places)
+            module(inputs[rows], targets[rows], places, vocabulary).backward()
         gradients = local_gradients(list(model.parameters()))
         found.append((model.token_embedding.weight.grad, torch.nn.utils.get_total_norm(gradients)))
     (whole, norm), (sparse, same) = found

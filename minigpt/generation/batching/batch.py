@@ -5,6 +5,7 @@ from collections import Counter, deque
 import torch
 from torch import Tensor
 
+from minigpt.device import to_device
 from minigpt.errors import GenerationError, MinigptError
 from minigpt.generation.batching.prefix_cache import PrefixCache
 from minigpt.generation.batching.requests import Event, Failed, Request, ScoredPrompt, check_request
@@ -191,7 +192,7 @@ class Batch:
         if not scores:
             scores.append(GeneratedToken(row.visible[0]))
         following = row.visible[chunk.start + 1 : chunk.start + 1 + len(chunk.ids)]
-        targets = torch.tensor(following, dtype=torch.int64, device=logits.device)
+        targets = to_device(torch.tensor(following, dtype=torch.int64), logits.device)
         scores += describe(logits[: len(following)], targets, row.request.alternatives or 0)
 
     # The prefix cache

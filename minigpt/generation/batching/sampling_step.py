@@ -6,10 +6,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from minigpt.device import to_device
 from minigpt.errors import MinigptError
 from minigpt.generation.batching.rows import Row
-from minigpt.generation.decoding import GeneratedToken, describe
-from minigpt.generation.sampling import uniform
+from minigpt.generation.decoding import GeneratedToken, describe, pack, read_together
+from minigpt.generation.sampling import UNDECIDED
 
 Key = TypeVar("Key")
 
@@ -18,52 +19,56 @@ def next_tokens(rows: Sequence[Row], logits: Tensor) -> list[GeneratedToken | Mi
     """The next token of each row, or the error that ends its request: logits (B, V).
 
     Each row is sampled with its own request's settings and random numbers. Rows with the same settings are sampled
-    together, which gives each of them the token that it gets alone.
+    together, which gives each of them the token that it gets alone. All tokens are read from the device at once.
     """
-    found: list[GeneratedToken | MinigptError] = [GeneratedToken(0)] * len(rows)
-    for group in _groups(range(len(rows)), lambda index: rows[index].request.sampler.rule):
-        _sample_group(group, rows, logits, found)
-    return found
+    found: dict[int, GeneratedToken | MinigptError] = {}
+    processed: dict[int, Tensor] = {}  # (1, V) each
+    for index, row in enumerate(rows):
+        try:
+            processed[index] = _process(row, logits[index : index + 1])
+        except MinigptError as error:
+            found[index] = error
+    parts, packed = [], []
+    for group in _groups(processed, lambda index: rows[index].request.sampler.rule):
+        numbers = [_number(rows[index]) for index in group]
+        picked = rows[group[0]].request.sampler.pick_at_once(torch.cat([processed[at] for at in group]), numbers)
+        tokens = dict(zip(group, picked.unbind(), strict=True))  # () each
+        for part in _groups(group, lambda index: rows[index].request.alternatives):
+            own = logits if len(part) == len(rows) else torch.cat([logits[index : index + 1] for index in part])
+            parts.append(part)
+            chosen = picked if len(part) == len(group) else torch.stack([tokens[at] for at in part])
+            packed.append(pack(own, chosen, rows[part[0]].request.alternatives))
+    for part, described in zip(parts, read_together(packed) if packed else [], strict=True):
+        for index, token in zip(part, described, strict=True):
+            found[index] = token
+            if token.id == UNDECIDED:
+                found[index] = _sample_again(rows[index], processed[index], logits[index : index + 1])
+    return [found[index] for index in range(len(rows))]
 
 
-def _sample_group(
-    group: list[int], rows: Sequence[Row], logits: Tensor, found: list[GeneratedToken | MinigptError]
-) -> None:
-    chosen = logits if len(group) == len(logits) else logits[group]
+def _process(row: Row, logits: Tensor) -> Tensor:
+    """A row's logits after its request's processors: (1, V) -> (1, V).
+
+    Raises: ConfigError as `Sampler.process`.
+    """
+    sampler, states = row.request.sampler, None if row.state is None else [row.state]
+    history = to_device(row.history(), logits.device) if sampler.needs_history else logits.new_empty(1, 0).long()
+    return sampler.process(logits, history, row.n_new, states)
+
+
+def _number(row: Row) -> float:
+    (number,) = row.request.sampler.numbers([row.sample], row.n_new)
+    return number
+
+
+def _sample_again(row: Row, processed: Tensor, logits: Tensor) -> GeneratedToken | MinigptError:
+    """The token of a row that the first draw left undecided: processed and logits (1, V)."""
     try:
-        picked = _pick([rows[index] for index in group], chosen)
+        picked = row.request.sampler.pick(processed, logits, [_number(row)])
     except MinigptError as error:
-        if len(group) == 1:
-            found[group[0]] = error
-            return
-        for index in group:  # the error concerns some of the rows, which shows when each is sampled alone
-            _sample_group([index], rows, logits, found)
-        return
-    for part in _groups(range(len(group)), lambda at: rows[group[at]].request.alternatives):
-        alternatives = rows[group[part[0]]].request.alternatives
-        for at, token in zip(part, describe(chosen[part], picked[part], alternatives), strict=True):
-            found[group[at]] = token
-
-
-def _pick(rows: Sequence[Row], logits: Tensor) -> Tensor:
-    """The tokens of rows with the same sampling rule: logits (B, V) -> (B,).
-
-    Raises: GenerationError for logits that are NaN or infinite; ConfigError if no token is left to choose.
-    """
-    processed = logits.float()
-    if any(row.request.sampler.processors or row.state is not None for row in rows):
-        each = [
-            row.request.sampler.process(
-                logits[at : at + 1],
-                row.history().to(logits.device),
-                row.n_new,
-                None if row.state is None else [row.state],
-            )
-            for at, row in enumerate(rows)
-        ]
-        processed = torch.cat(each)
-    numbers = [uniform(row.request.sampler.seed, row.sample, row.n_new) for row in rows]
-    return rows[0].request.sampler.pick(processed, logits, numbers)
+        return error
+    (token,) = describe(logits, picked, row.request.alternatives)
+    return token
 
 
 def _groups(indices: Iterable[int], key: Callable[[int], Key]) -> list[list[int]]:

@@ -138,6 +138,7 @@ class Replay:
         self._ids = ids = torch.zeros(rows, 1, dtype=torch.int64, device=device)
         self._at = at = torch.zeros(rows, dtype=torch.int64, device=device)
         self._padding = padding = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._given_padding: Tensor | None = None  # that `_padding` is a copy of
         kernels = kernel_step(model, cache) if step is static_step else None
         # Without `self`: a reference cycle would keep the cache's memory until the next garbage collection.
         if kernels is not None:
@@ -149,10 +150,12 @@ class Replay:
         """Reads one id per row, (B, 1), at position `at`: -> (B, 1, V)."""
         self._ids.copy_(ids)
         self._at.fill_(at)
-        if padding is None:
-            self._padding.zero_()
-        else:
-            self._padding.copy_(padding)
+        if padding is not self._given_padding:  # a cache never changes its padding in place
+            if padding is None:
+                self._padding.zero_()
+            else:
+                self._padding.copy_(padding)
+            self._given_padding = padding
         return self._step()
 
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from minigpt.device import to_device
 from minigpt.generation.engines.cuda_graphs import Recording
 from minigpt.generation.engines.slots import Chunk
 from minigpt.generation.engines.torch_slots import TorchSlots
@@ -50,8 +51,8 @@ class CudaSlots(TorchSlots):
     def __init__(self, model: GPT, n_slots: int) -> None:
         super().__init__(model, n_slots)
         self._next = [0] * n_slots  # the position of each slot's next id
-        self._ids = ids = torch.zeros(n_slots, dtype=torch.int64, device=self.device)
-        self._at = at = torch.zeros(n_slots, dtype=torch.int64, device=self.device)
+        self._inputs = torch.zeros(2, n_slots, dtype=torch.int64, device=self.device)  # each slot's id and its position
+        ids, at = self._inputs
         cache = self.cache
         # Without `self`: a reference cycle would keep the cache's memory until the next garbage collection.
         self._step = Recording(lambda: slot_step(model, cache, ids, at), self.device)
@@ -68,8 +69,7 @@ class CudaSlots(TorchSlots):
             ids, at = [0] * self.n_slots, [min(each, self.n_positions - 1) for each in self._next]
             for slot, chunk in single.items():
                 ids[slot], at[slot] = chunk.ids[0], chunk.start
-            self._ids.copy_(torch.tensor(ids))
-            self._at.copy_(torch.tensor(at))
+            self._inputs.copy_(to_device(torch.tensor([ids, at]), self.device))
             logits = self._step()  # (B, V)
             found |= {slot: logits[slot : slot + 1][: chunk.n_logits] for slot, chunk in single.items()}
         return [found[chunk.slot] for chunk in chunks]

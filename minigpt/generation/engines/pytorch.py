@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from minigpt.device import to_device
 from minigpt.generation.engines.engine import SharedCache
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT
@@ -69,8 +70,8 @@ class TorchEngine(PyTorchRunner, SharedCache):
         padding = [longest - len(prompt) for prompt in prompts]
         ids = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
         if any(padding):
-            self._cache.padding = torch.tensor(padding, device=self.device)  # (B,)
-        return self.model.logits(self.model.last_features(torch.tensor(ids, device=self.device), self._cache))
+            self._cache.padding = to_device(torch.tensor(padding), self.device)  # (B,)
+        return self.model.logits(self.model.last_features(to_device(torch.tensor(ids), self.device), self._cache))
 
     @torch.inference_mode()
     def read(self, ids: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from minigpt.device import to_device
 from minigpt.generation.engines.pytorch import PyTorchRunner
 from minigpt.generation.engines.slots import Chunk
 from minigpt.model.attention import check_length
@@ -39,7 +40,7 @@ class TorchSlots(PyTorchRunner):
         check_length(chunk.start + len(chunk.ids), self.n_positions)
         row = self.cache.row(chunk.slot)
         row.length = chunk.start
-        ids = torch.tensor([list(chunk.ids)], device=self.device)  # (1, T)
+        ids = to_device(torch.tensor([list(chunk.ids)]), self.device)  # (1, T)
         if chunk.n_logits <= 1:
             features = self.model.last_features(ids, row)  # (1, C)
             return self.model.logits(features[: chunk.n_logits])
