@@ -152,6 +152,8 @@ class Sampler:
         """
         if self.config.temperature == 0:
             largest, tokens = _largest(processed)
+            if largest.device.type == "cpu" and all(map(math.isfinite, largest.flatten().tolist())):
+                return tokens.squeeze(1)  # a tenth of a small model's token faster
             return tokens.masked_fill_(_is_not_finite(largest), UNDECIDED).squeeze(1)
         if self.typical_p is None:
             config = self.config
