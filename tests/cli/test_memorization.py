@@ -88,15 +88,6 @@ def test_json_has_the_figures_and_the_locations(run: Any, trained: Path, generat
     assert Path(copied["file"]).resolve() == (here / "fox.txt").resolve()
 
 
-def test_the_former_name_of_the_option_and_its_json_key_still_work(run: Any, trained: Path, generates: Any) -> None:
-    generates(" jumps over the lazy dog; and")
-    now = run("generate", "fox", "--memorization", "--json", "--seed", "1", *GREEDY)
-    former = run("generate", "fox", "--novelty", "--json", "--seed", "1", *GREEDY)
-    assert json.loads(former.stdout)["novelty"] == json.loads(now.stdout)["memorization"]
-    assert former.stderr.count("--novelty is now called --memorization\n") == 1
-    assert "--novelty" not in now.stderr
-
-
 def test_after_the_file_changed_or_was_removed_the_cached_training_text_is_searched(
     run: Any, trained: Path, generates: Any, here: Path
 ) -> None:

@@ -513,17 +513,6 @@ def test_tokens_are_counted_over_batches_of_different_sizes(corpus: Corpus, tmp_
     assert counted == [4 * 6 * 16 + 12 * 16, 4 * 6 * 16 + 2 * 12 * 16]
 
 
-def test_a_state_without_a_token_count_gets_the_count_of_its_steps(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
-    list(train(model, corpus, settings(steps=4, schedule="constant"), run))
-    last = run.load_last()
-    assert last is not None
-    run.save_last(LastState(last.tensors, {key: value for key, value in last.progress.items() if key != "tokens"}))
-    events = train(model, corpus, settings(steps=5, schedule="constant"), run, resume=True)
-    assert [event.tokens for event in events if isinstance(event, Step)] == [5 * 6 * 16]
-
-
 def test_a_timed_step_times_gradients_and_update_separately_and_changes_no_weight(corpus: Corpus) -> None:
     model = new_model()
     train_step = new_train_step(model, corpus)
