@@ -4,7 +4,9 @@ Every limit is checked before the memory is taken. The caller turns the OSError 
 names the file.
 """
 
+import contextlib
 import errno
+import functools
 import json
 import os
 import re
@@ -43,10 +45,29 @@ def open_regular(path: Path) -> BufferedReader:
     Raises: OSError if it cannot be opened or is something else; a pipe is refused without waiting for its writer.
     """
     file = open(path, "rb", opener=open_without_waiting)  # noqa: SIM115  (Path.open takes no opener)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or is_of_kernel(path):
         file.close()
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file", str(path))
     return file
+
+
+def is_of_kernel(path: Path) -> bool:
+    """Whether a regular file is one of the kernel, such as /proc/kmsg: its size is wrong, and a read may not end."""
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_dev in _kernel_devices()
+
+
+@functools.cache
+def _kernel_devices() -> frozenset[int]:
+    """The devices of the file systems that Linux makes up."""
+    found = set()
+    for path in ("/proc", "/sys"):
+        with contextlib.suppress(OSError):
+            found.add(Path(path).stat().st_dev)
+    return frozenset(found - {Path("/").stat().st_dev})  # which is theirs where nothing is mounted
 
 
 def open_without_waiting(path: str, flags: int) -> int:

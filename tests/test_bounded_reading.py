@@ -17,6 +17,10 @@ from minigpt.bounded_reading import (
     read_json_value,
     read_regular,
 )
+from minigpt.cli.prompts import read_prompts
+from minigpt.config import ReadingConfig
+from minigpt.data.sources import scan
+from minigpt.errors import DataError
 
 
 @pytest.mark.parametrize(
@@ -92,3 +96,19 @@ def test_a_long_line_is_refused_with_its_number(monkeypatch: pytest.MonkeyPatch)
     assert list(bounded_lines(io.BytesIO(b"abc\nabcd"))) == [b"abc\n", b"abcd"]
     with pytest.raises(ValueError, match="line 2 has more than 4 bytes"):
         list(bounded_lines(io.BytesIO(b"abc\nabcd\n")))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc")
+def test_a_file_of_the_kernel_is_refused(tmp_path: Path) -> None:
+    """A read of /proc/kmsg never ends, and takes away what others should read."""
+    link = tmp_path / "link.txt"
+    link.symlink_to("/proc/self/status")
+    for path in (Path("/proc/self/status"), link):
+        with pytest.raises(OSError, match="not a regular file"):
+            open_regular(path)
+        with pytest.raises(DataError, match="is a file of the kernel, not a text"):
+            scan(path)
+        with pytest.raises(DataError, match="is a file of the kernel, not a text"):
+            read_prompts(None, path, "whole", ReadingConfig())
+    (tmp_path / "a.txt").write_text("text")
+    assert [file.path.name for file in scan(tmp_path).files] == ["a.txt"]

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from minigpt.bounded_reading import MAX_TEXT_FILE, parse_json
+from minigpt.bounded_reading import MAX_TEXT_FILE, is_of_kernel, parse_json
 from minigpt.cli.render.terminal import note
 from minigpt.config import ReadingConfig
 from minigpt.data.encodings import encoding_name, likely_encoding
@@ -76,6 +76,8 @@ def _check_prompt(prompt: str, option: str) -> None:
 
 def _text(file: Path, decoding: Decoding) -> str:
     name = "standard input" if str(file) == "-" else str(file)
+    if is_of_kernel(file):
+        raise DataError(f"{name} is a file of the kernel, not a text; copy what it says into a file")
     try:
         with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as stream:
             raw = stream.read(MAX_TEXT_FILE + 1)

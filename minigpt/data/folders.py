@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from minigpt.bounded_reading import is_of_kernel
+
 _ADAPTER, _CONFIG = "adapter_config.json", "config.json"
 # A folder with a config.json and one of these is a model: a run, a model of Hugging Face's, or an export.
 _BESIDE_CONFIG = ("training.json", "*.safetensors", "pytorch_model*.bin", "model.bin", "*.onnx", "*.gguf")
@@ -81,5 +83,5 @@ def is_folder(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether this is a regular file, or a link to one; False if that cannot be known."""
-    return os.path.isfile(path)  # noqa: PTH113  (Path.is_file raises for a link to what may not be read)
+    """Whether this is a regular file, or a link to one, and not the kernel's; False if that cannot be known."""
+    return os.path.isfile(path) and not is_of_kernel(path)  # noqa: PTH113  (Path.is_file may raise for a link)

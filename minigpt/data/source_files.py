@@ -16,6 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
+from minigpt.bounded_reading import is_of_kernel
 from minigpt.data.documents.read import GZIP_MAGIC, is_document, read_document
 from minigpt.data.encodings import (
     Recoded,
@@ -282,6 +283,8 @@ def _plain_file(path: Path, decoding: Decoding) -> SourceFile:
     """A file, or the copy of a pipe."""
     if is_file(path):
         return SourceFile(path, str(path), decoding)
+    if is_of_kernel(path):
+        raise DataError(f"{path} is a file of the kernel, not a text; copy what it says into a file")
     if path.is_char_device() or path.is_block_device() or path.is_socket():
         raise DataError(f"{path} is a device, not a text; give a text file, a folder, a glob, or - for standard input")
     return _spool(read_pipe(path, _BLOCK), str(path), decoding)
