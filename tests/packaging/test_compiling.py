@@ -212,6 +212,22 @@ def test_a_missing_compiler_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 @posix
+def test_a_library_for_a_better_processor_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No processor since 2017 has FMA4."""
+    processor = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    if " avx " not in processor or " fma4 " in processor:
+        pytest.skip("needs a processor with AVX and without FMA4")
+    monkeypatch.setenv("CC", need("gcc"))
+    for flags, lacking in (
+        ("-O0 -mavx", ""),
+        ("-O0 -mfma4", "is compiled for a processor that has fma4, which this one lacks"),
+    ):
+        monkeypatch.setenv("CFLAGS", flags)
+        assert setup.compile_library(tmp_path / "x.so", tmp_path)["error"] == ""
+        assert compiled._why_unsafe(tmp_path / "x.so") == lacking
+
+
+@posix
 def test_building_in_place_replaces_the_library_and_the_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An editable installation builds so."""
     pytest.importorskip("setuptools", minversion="77")
