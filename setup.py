@@ -161,6 +161,15 @@ def _wait(command: list[str], errors: IO[bytes]) -> int:
 class BuildNative(build_ext):
     """Compiles the C code and writes the record of it; a failure does not end the installation."""
 
+    def run(self) -> None:
+        """Without the compiler of setuptools, which raises ValueError for quotes that are not closed."""
+        in_place, self.inplace = self.inplace, False
+        for ext in self.extensions:
+            self.build_extension(ext)
+        self.inplace = in_place
+        if in_place:
+            self.copy_extensions_to_source()
+
     def build_extension(self, ext: Extension) -> None:
         target, work = Path(self.get_ext_fullpath(ext.name)).absolute(), Path(self.build_temp).absolute()
         for folder in (target.parent, work):

@@ -249,6 +249,11 @@ def test_building_in_place_replaces_the_library_and_the_record(monkeypatch: pyte
         assert library.exists() == (compiler == works)
         assert not earlier.exists()
         assert json.loads(record.read_text())["error"] == ("" if compiler == works else f"{fails}: exit status 1")
+    for variable in ("CC", "CFLAGS", "LDFLAGS", "LDSHARED", "AR"):  # setuptools reads them too
+        monkeypatch.setenv(variable, '"')
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert json.loads(record.read_text())["error"] == "CC is '\"': no closing quotation"
+    assert not library.exists()
 
 
 # Windows, from Linux
