@@ -10,12 +10,14 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -27,6 +29,11 @@ UNITS, HEADERS = (
     sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / FOLDER).glob(pattern)) for pattern in ("*.c", "*.h")
 )
 RECORD = "_native_build.json"
+TIME_LIMIT = 1800  # seconds for one command; a compiler on an emulated processor takes minutes
+
+
+class BuildError(Exception):
+    """Why the C code could not be compiled."""
 
 
 class Flags(NamedTuple):
@@ -41,8 +48,8 @@ def find_compiler(platform: str = sys.platform) -> list[str]:
 
     On Windows it is gcc (MinGW-w64), because MSVC has no vector types.
     """
-    if chosen := os.environ.get("CC"):
-        return shlex.split(chosen, posix=os.name != "nt")
+    if chosen := _words("CC"):
+        return chosen
     names = ["gcc"] if platform == "win32" else [sysconfig.get_config_var("CC") or "cc", "cc", "gcc", "clang"]
     commands = [shlex.split(name) for name in names]
     return next((command for command in commands if shutil.which(command[0])), commands[-1])
@@ -71,18 +78,20 @@ def compile_library(target: Path, work: Path, platform: str = sys.platform) -> d
 
     Returns: two reasons, empty on success: `error`, why there is no library; `openmp_error`, why it uses one core.
     """
-    target.unlink(missing_ok=True)
     errors = []
     for openmp in (True, False):
-        error = _compile(target, work, find_compiler(platform), flags_of(platform, openmp=openmp))
-        errors.append(error)
-        if not error:
-            return {"error": "", "openmp_error": errors[0]}
+        try:
+            target.unlink(missing_ok=True)
+            _compile(target, work, find_compiler(platform), flags_of(platform, openmp=openmp))
+            return {"error": "", "openmp_error": "".join(errors)}
+        except TimeoutError as error:
+            return {"error": str(error), "openmp_error": ""}
+        except (OSError, BuildError) as error:
+            errors.append(str(error))
     return {"error": errors[-1], "openmp_error": ""}
 
 
-def _compile(target: Path, work: Path, compiler: list[str], flags: Flags) -> str:
-    """Why the C code could not be compiled with these flags; empty if it was."""
+def _compile(target: Path, work: Path, compiler: list[str], flags: Flags) -> None:
     # compiled.py compares it with the sources beside the library, so that it never loads an outdated one.
     contents = ((ROOT / source).read_bytes() for source in sorted([*UNITS, *HEADERS]))
     fingerprint = hashlib.sha256(b"".join(contents)).hexdigest()
@@ -90,34 +99,76 @@ def _compile(target: Path, work: Path, compiler: list[str], flags: Flags) -> str
     machine = _words("ARCHFLAGS")
     defined = [*_words("CPPFLAGS"), f'-DSOURCES="{fingerprint}"']
     compiling = [*compiler, *flags.compile, *machine, *_words("CFLAGS"), *defined, "-c"]
-    objects = {unit: str(work / Path(unit).with_suffix(".o").name) for unit in UNITS}
-    errors = (_run([*compiling, unit, "-o", target]) for unit, target in objects.items())
-    linking = [*compiler, *objects.values(), *flags.link, *machine, *_words("LDFLAGS"), "-o", str(linked)]
-    error = next(filter(None, errors), "") or _run(linking)
-    if not error:
-        linked.replace(target)
-    return error
+    objects = {unit: work / Path(unit).with_suffix(".o").name for unit in UNITS}
+    for unit, output in objects.items():
+        _run([*compiling, unit], output)
+    _run([*compiler, *map(str, objects.values()), *flags.link, *machine, *_words("LDFLAGS")], linked)
+    if fingerprint.encode() not in linked.read_bytes():
+        raise BuildError(f"{compiler[0]}: wrote a file that is not the library")
+    linked.replace(target)
 
 
 def _words(variable: str) -> list[str]:
-    return shlex.split(os.environ.get(variable, ""), posix=os.name != "nt")  # backslashes separate folders there
-
-
-def _run(command: list[str]) -> str:
-    """Runs a command and shows its errors; returns the first of them, or an empty string."""
+    """The arguments in an environment variable."""
+    value = os.environ.get(variable, "")
     try:
-        done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+        return shlex.split(value, posix=os.name != "nt")  # backslashes separate folders there
+    except ValueError as error:
+        raise BuildError(f"{variable} is {value!r}: {str(error).lower()}") from None
+
+
+def _run(command: list[str], output: Path) -> None:
+    """Runs a command that writes `output`, and shows its errors.
+
+    Raises: BuildError with the first of them, or if it wrote nothing; TimeoutError.
+    """
+    output.unlink(missing_ok=True)
+    with tempfile.TemporaryFile() as file:  # no pipe: what the compiler has started may hold it open
+        status = _wait([*command, "-o", str(output)], file)
+        file.seek(0)
+        errors = file.read().decode(errors="replace")
+    sys.stderr.write(errors)
+    reasons = [line.strip()[:200] for line in errors.splitlines() if "error" in line.lower()]
+    if status < 0:
+        reasons.insert(0, f"ended by signal {-status} ({signal.strsignal(-status)})")
+    if status != 0:
+        raise BuildError(f"{command[0]}: {[*reasons, f'exit status {status}'][0]}")
+    if not output.is_file():
+        raise BuildError(f"{command[0]}: wrote no file")
+
+
+def _wait(command: list[str], errors: IO[bytes]) -> int:
+    """The exit status of a command that asks nothing; ends it and what it has started after TIME_LIMIT."""
+    own_group = os.name != "nt"
+    try:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=errors, start_new_session=own_group
+        )
     except OSError as error:
-        return f"{command[0]}: {error.strerror}"
-    sys.stderr.write(done.stderr)
-    if done.returncode == 0:
-        return ""
-    reasons = [line for line in done.stderr.splitlines() if "error" in line.lower()]
-    return f"{command[0]}: {reasons[0].strip()[:200] if reasons else f'exit status {done.returncode}'}"
+        raise BuildError(f"{command[0]}: {error.strerror}") from None
+    try:
+        return process.wait(TIME_LIMIT)
+    except BaseException as error:
+        if own_group:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise  # Ctrl-C
+        raise TimeoutError(f"{command[0]}: did not end within {TIME_LIMIT} s") from None
 
 
 class BuildNative(build_ext):
     """Compiles the C code and writes the record of it; a failure does not end the installation."""
+
+    def run(self) -> None:
+        """Without the compiler of setuptools, which raises ValueError for quotes that are not closed."""
+        in_place, self.inplace = self.inplace, False
+        for ext in self.extensions:
+            self.build_extension(ext)
+        self.inplace = in_place
+        if in_place:
+            self.copy_extensions_to_source()
 
     def build_extension(self, ext: Extension) -> None:
         target, work = Path(self.get_ext_fullpath(ext.name)).absolute(), Path(self.build_temp).absolute()

@@ -4,6 +4,8 @@ import ctypes
 import hashlib
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -16,7 +18,9 @@ from minigpt.errors import ConfigError
 
 _LIBRARY = "_native.dll" if sys.platform == "win32" else "_native.so"
 _RECORD = "_native_build.json"
+_PROBE = Path(__file__).with_name("probe.py")
 _INSTRUCTION_SETS = ("avx512-amx", "avx512-vnni", "avx2", "neon-dotprod", "plain")
+_PATIENCE = 60  # seconds for a process that loads the library, which takes some 20 ms
 _INSTRUCTIONS = "MINIGPT_CPU_ISA"  # environment variable: the instruction set to use instead of the processor's best
 
 _ADDRESS, _COUNT, _FLOAT, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_double
@@ -46,6 +50,7 @@ FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {  # result and arguments, 
     "minigpt_use": (ctypes.c_char_p, [ctypes.c_char_p]),
     "minigpt_selected": (ctypes.c_char_p, []),
     "minigpt_is_amd": (ctypes.c_int, []),
+    "minigpt_lacking": (ctypes.c_char_p, []),
     "minigpt_pack": (None, [_ADDRESS, _ADDRESS, _ADDRESS, _THREADS]),
     "minigpt_step": (ctypes.c_int, [_ADDRESS, _ADDRESS, _ADDRESS, _THREADS]),
     "minigpt_draw": (None, [*[_ADDRESS] * 3, *[_COUNT] * 2, _TRUNCATION, _THREADS]),
@@ -127,6 +132,8 @@ def _library() -> ctypes.CDLL | str:
             f"the C compiler failed when minigpt was installed ({error})" if error else "the C code is not compiled"
         )
         return f"{failed}; install gcc or clang, then reinstall minigpt"
+    if obstacle := _why_unsafe(path):
+        return f"{path.name} {obstacle}; reinstall minigpt here, without -march and -mcpu in CC and CFLAGS"
     loaded = _load(str(path))
     if isinstance(loaded, str):
         return f"{path.name} cannot be loaded ({loaded}); reinstall minigpt here, or install libgomp or libomp"
@@ -153,14 +160,39 @@ def _is_current(loaded: ctypes.CDLL, sources: Path) -> bool:
     return bool(compiled_from() == hashlib.sha256(content).hexdigest().encode())
 
 
+def _why_unsafe(path: Path) -> str:
+    """Why this process would crash or hang if it used the library, as another one has found; empty if it would not."""
+    if not sys.executable:
+        return ""
+    command = [sys.executable, "-I", "-S", str(_PROBE), str(path), *_openmps()]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        return f"hangs: it did nothing within {_PATIENCE} s"
+    except OSError:  # no process can be started
+        return ""
+    if done.returncode < 0:
+        return f"crashes on this processor ({signal.strsignal(-done.returncode)})"
+    if done.returncode > 255:  # Windows
+        return f"crashes on this processor (exit status {done.returncode:#x})"
+    lacking = done.stdout.decode(errors="replace")
+    return f"is compiled for a processor that has {lacking}, which this one lacks" if lacking else ""
+
+
+def _openmps() -> list[str]:
+    """The OpenMP libraries to try in turn: PyTorch's, which may be visible to every library already (""), others."""
+    folder = Path(torch.__file__).parent / "lib"
+    pytorchs = [str(path) for pattern in ("libgomp*", "libiomp*", "libomp*") for path in sorted(folder.glob(pattern))]
+    return ["", *pytorchs, "libgomp.so.1", "libomp.so.5"]
+
+
 def _load(path: str) -> ctypes.CDLL | str:
     """Loads the library with PyTorch's OpenMP, so that they share one thread pool, else with gcc's or clang's.
 
     Returns why it cannot be loaded if the system refuses it.
     """
     reasons = []
-    pytorchs = sorted(map(str, (Path(torch.__file__).parent / "lib").glob("lib*omp*")))
-    for openmp in ("", *pytorchs, "libgomp.so.1", "libomp.so.5"):  # "": PyTorch's is visible to every library
+    for openmp in _openmps():
         try:
             if openmp:
                 ctypes.CDLL(openmp, ctypes.RTLD_GLOBAL)

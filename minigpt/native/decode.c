@@ -226,6 +226,76 @@ static const char *selected;
 /* The SHA-256 of the sources in this folder, which setup.py passes to the compiler. */
 const char *minigpt_sources(void) { return SOURCES; }
 
+/* An instruction set extension that the whole library is compiled for, by -march or -mcpu, and that the processor lacks; NULL
+ * if there is none. */
+const char *minigpt_lacking(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+#if defined(__AVX__)
+    if (!__builtin_cpu_supports("avx")) return "avx";
+#endif
+#if defined(__AVX2__)
+    if (!__builtin_cpu_supports("avx2")) return "avx2";
+#endif
+#if defined(__FMA__)
+    if (!__builtin_cpu_supports("fma")) return "fma";
+#endif
+#if defined(__BMI2__)
+    if (!__builtin_cpu_supports("bmi2")) return "bmi2";
+#endif
+#if defined(__FMA4__)
+    if (!__builtin_cpu_supports("fma4")) return "fma4";
+#endif
+#if defined(__XOP__)
+    if (!__builtin_cpu_supports("xop")) return "xop";
+#endif
+#if defined(__AVX512F__)
+    if (!__builtin_cpu_supports("avx512f")) return "avx512f";
+#endif
+#if defined(__AVX512BW__)
+    if (!__builtin_cpu_supports("avx512bw")) return "avx512bw";
+#endif
+#if defined(__AVX512VL__)
+    if (!__builtin_cpu_supports("avx512vl")) return "avx512vl";
+#endif
+#if defined(__AVX512DQ__)
+    if (!__builtin_cpu_supports("avx512dq")) return "avx512dq";
+#endif
+#if defined(__AVX512IFMA__)
+    if (!__builtin_cpu_supports("avx512ifma")) return "avx512ifma";
+#endif
+#if defined(__AVX512VBMI__)
+    if (!__builtin_cpu_supports("avx512vbmi")) return "avx512vbmi";
+#endif
+#if defined(__AVX512VBMI2__)
+    if (!__builtin_cpu_supports("avx512vbmi2")) return "avx512vbmi2";
+#endif
+#if defined(__AVX512VNNI__)
+    if (!__builtin_cpu_supports("avx512vnni")) return "avx512vnni";
+#endif
+#if defined(__AVX512BF16__)
+    if (!__builtin_cpu_supports("avx512bf16")) return "avx512bf16";
+#endif
+#if defined(__AVX512FP16__) && !defined(__clang__) /* of which some do not know the name */
+    if (!__builtin_cpu_supports("avx512fp16")) return "avx512fp16";
+#endif
+#if defined(__AVXVNNI__) && !defined(__clang__) /* of which some do not know the name */
+    if (!__builtin_cpu_supports("avxvnni")) return "avxvnni";
+#endif
+#elif defined(__aarch64__) && defined(__linux__)
+#if defined(__ARM_FEATURE_ATOMICS) && defined(HWCAP_ATOMICS)
+    if (!(getauxval(AT_HWCAP) & HWCAP_ATOMICS)) return "lse";
+#endif
+#if defined(__ARM_FEATURE_DOTPROD) && defined(HWCAP_ASIMDDP)
+    if (!(getauxval(AT_HWCAP) & HWCAP_ASIMDDP)) return "dotprod";
+#endif
+#if defined(__ARM_FEATURE_SVE) && defined(HWCAP_SVE)
+    if (!(getauxval(AT_HWCAP) & HWCAP_SVE)) return "sve";
+#endif
+#endif
+    return NULL;
+}
+
 /* Selects the named instruction set, or the processor's best for NULL. Returns its name, or NULL if unsupported. */
 const char *minigpt_use(const char *name) {
     for (int i = 0; i < N_SETS; i++)

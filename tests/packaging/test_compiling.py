@@ -12,6 +12,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from minigpt.native import compiled
+
 ROOT = Path(__file__).parents[2]
 posix = pytest.mark.skipif(os.name == "nt", reason="the compilers in this test are shell scripts")
 
@@ -110,7 +112,8 @@ def test_without_pythons_own_compiler_another_one_is_found(monkeypatch: pytest.M
 
 # Compiling
 
-WRITES_OUTPUT = 'for last; do :; done; echo "$@" >> "$0.log"; echo library > "$last"'
+# A library contains the hash of the sources, which is among the arguments of the compiler but not of the linker.
+WRITES_OUTPUT = 'for last; do :; done; echo "$@" >> "$0.log"; cp "$0.log" "$last"'
 
 
 @posix
@@ -120,13 +123,13 @@ def test_the_users_flags_are_added(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     for name in ("CFLAGS", "CPPFLAGS", "LDFLAGS", "ARCHFLAGS"):
         monkeypatch.setenv(name, f"-{name} '-two words'")
     assert setup.compile_library(tmp_path / "x.so", tmp_path, "linux") == {"error": "", "openmp_error": ""}
+    assert (tmp_path / "x.so").read_text() == Path(f"{compiler}.log").read_text()
     *compiling, linking = Path(f"{compiler}.log").read_text().splitlines()
     assert len(compiling) == len(setup.UNITS)
     names = ("-CFLAGS", "-CPPFLAGS", "-ARCHFLAGS -two words", "-LDFLAGS")
     for line in compiling:
         assert [name in line for name in names] == [1, 1, 1, 0]
     assert [name in linking for name in names] == [0, 0, 1, 1]
-    assert (tmp_path / "x.so").read_text() == "library\n"
 
 
 @posix
@@ -140,6 +143,10 @@ def test_the_users_flags_are_added(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
             {"error": "", "openmp_error": "{cc}: error: no 'omp.h'"},
         ),
         (f'case "$*" in *" -c "*) ;; *) exit 4;; esac; {WRITES_OUTPUT}', {"error": "{cc}: exit status 4"}),
+        ("kill -SEGV $$", {"error": "{cc}: ended by signal 11 (Segmentation fault)"}),
+        ("exit 0", {"error": "{cc}: wrote no file"}),
+        (f'case "$*" in *" -c "*) {WRITES_OUTPUT};; esac', {"error": "{cc}: wrote no file"}),
+        ('for last; do :; done; echo garbage > "$last"', {"error": "{cc}: wrote a file that is not the library"}),
     ],
 )
 def test_why_a_compiler_fails_is_recorded_and_no_earlier_library_stays(
@@ -155,10 +162,69 @@ def test_why_a_compiler_fails_is_recorded_and_no_earlier_library_stays(
 
 
 @posix
+def test_a_compiler_that_hangs_is_ended_with_what_it_has_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler = program(tmp_path / "cc", f'sleep 600 & echo $! >> "{tmp_path}/started"; read answer; wait')
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setattr(setup, "TIME_LIMIT", 1)
+    found = setup.compile_library(tmp_path / "x.so", tmp_path, "linux")
+    assert found == {"error": f"{compiler}: did not end within 1 s", "openmp_error": ""}
+    [started] = (tmp_path / "started").read_text().split()  # it was not tried again without OpenMP
+    state = subprocess.run(["ps", "-o", "stat=", "-p", started], capture_output=True, text=True, check=False).stdout
+    assert state.strip()[:1] in ("", "Z")
+
+
+@posix
+@pytest.mark.parametrize("variable", ["CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "ARCHFLAGS"])
+@pytest.mark.parametrize(("value", "fault"), [('gcc "-O2', "no closing quotation"), ("gcc \\", "no escaped character")])
+def test_why_installed_without_c_code_after_unbalanced_quotes(
+    variable: str, value: str, fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CC", str(program(tmp_path / "cc", WRITES_OUTPUT)))
+    monkeypatch.setenv(variable, value)
+    library = tmp_path / "x.so"
+    library.write_text("of an earlier installation")
+    found = setup.compile_library(library, tmp_path, "linux")
+    assert found == {"error": f"{variable} is {value!r}: {fault}", "openmp_error": ""}
+    assert not library.exists()
+    (tmp_path / setup.RECORD).write_text(json.dumps(found))
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
+    monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
+    expected = (
+        f"the C compiler failed when minigpt was installed ({found['error']}); install gcc or clang, then reinstall"
+    )
+    assert compiled.why_unavailable() == f"{expected} minigpt"
+
+
+@posix
+def test_an_empty_cc_chooses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = setup.find_compiler("linux")
+    monkeypatch.setenv("CC", " ")
+    assert setup.find_compiler("linux") == expected
+
+
+@posix
 def test_a_missing_compiler_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CC", str(tmp_path / "gcc"))
     found = setup.compile_library(tmp_path / "x.so", tmp_path)
     assert found == {"error": f"{tmp_path / 'gcc'}: No such file or directory", "openmp_error": ""}
+
+
+@posix
+def test_a_library_for_a_better_processor_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No processor since 2017 has FMA4."""
+    processor = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    if " avx " not in processor or " fma4 " in processor:
+        pytest.skip("needs a processor with AVX and without FMA4")
+    monkeypatch.setenv("CC", need("gcc"))
+    for flags, lacking in (
+        ("-O0 -mavx", ""),
+        ("-O0 -mfma4", "is compiled for a processor that has fma4, which this one lacks"),
+    ):
+        monkeypatch.setenv("CFLAGS", flags)
+        assert setup.compile_library(tmp_path / "x.so", tmp_path)["error"] == ""
+        assert compiled._why_unsafe(tmp_path / "x.so") == lacking
 
 
 @posix
@@ -183,6 +249,11 @@ def test_building_in_place_replaces_the_library_and_the_record(monkeypatch: pyte
         assert library.exists() == (compiler == works)
         assert not earlier.exists()
         assert json.loads(record.read_text())["error"] == ("" if compiler == works else f"{fails}: exit status 1")
+    for variable in ("CC", "CFLAGS", "LDFLAGS", "LDSHARED", "AR"):  # setuptools reads them too
+        monkeypatch.setenv(variable, '"')
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert json.loads(record.read_text())["error"] == "CC is '\"': no closing quotation"
+    assert not library.exists()
 
 
 # Windows, from Linux
@@ -191,8 +262,6 @@ def test_building_in_place_replaces_the_library_and_the_record(monkeypatch: pyte
 @posix
 @pytest.mark.slow
 def test_the_library_for_windows_needs_only_the_systems_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from minigpt.native.compiled import FUNCTIONS
-
     monkeypatch.setenv("CC", need("x86_64-w64-mingw32-gcc"))
     library = tmp_path / "_native.dll"
     assert setup.compile_library(library, tmp_path, "win32") == {"error": "", "openmp_error": ""}
@@ -200,7 +269,7 @@ def test_the_library_for_windows_needs_only_the_systems_own(monkeypatch: pytest.
         [need("x86_64-w64-mingw32-objdump"), "--private-headers", library], capture_output=True, text=True, check=True
     ).stdout
     assert set(re.findall(r"DLL Name: (.*)", table)) == {"KERNEL32.dll", "msvcrt.dll"}
-    for function in ("minigpt_sources", *FUNCTIONS):
+    for function in ("minigpt_sources", *compiled.FUNCTIONS):
         assert re.search(rf"\b{function}$", table, re.MULTILINE)
 
 
@@ -209,8 +278,6 @@ def test_the_library_for_windows_needs_only_the_systems_own(monkeypatch: pytest.
 @pytest.mark.parametrize("program", ["decode_kernels", "decode_shapes", "training_kernels"])
 def test_the_code_for_windows_computes_correctly(program: str, tmp_path: Path) -> None:
     """Run by wine, on the instruction sets of this processor."""
-    from minigpt.native import compiled
-
     flags, binary = setup.flags_of("win32", openmp=True), tmp_path / f"{program}.exe"
     source = ROOT / "tests" / "native" / f"{program}.c"
     folder = ROOT / "minigpt" / "native"
