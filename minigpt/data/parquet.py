@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 _ROWS = 256  # per batch
 _BUFFER = 1 << 20  # bytes read at once
-_LARGE, _MAX_RATIO = (
-    1 << 28,
-    200,
-)  # bytes of a column in a row group that must not be this many times what is in the file
+_LARGE, _MAX_RATIO = 1 << 28, 200  # bytes of a row group, which must not be this many times those of the file
 _SHOWN = 10  # columns in an error
 
 
@@ -35,17 +32,18 @@ def read_parquet(
     with _opened(path, name) as file:
         columns = [*_text_columns(file, name, key), *_weight_columns(file)]
         groups = range(file.num_row_groups) if row_groups is None else row_groups
-        yield from _records(file, name, key, columns, errors, groups)
+        yield from _records(file, path, name, key, columns, errors, groups)
 
 
-def column_bytes(path: Path, name: str, key: str) -> list[int]:
-    """The compressed bytes of the columns of the text in each row group.
+def row_group_bytes(path: Path, name: str, key: str) -> list[int]:
+    """About how many bytes of the file each row group takes.
 
     Raises: as `read_parquet`.
     """
     with _opened(path, name) as file:
-        columns = _text_columns(file, name, key)
-        return [sum(_sizes(file, group, each)[0] for each in columns) for group in range(file.num_row_groups)]
+        _text_columns(file, name, key)
+        sizes = [_size(file, group) for group in range(file.num_row_groups)]
+        return [path.stat().st_size * size // max(1, sum(sizes)) for size in sizes]
 
 
 def column_names(path: Path, name: str) -> list[str]:
@@ -124,32 +122,29 @@ def _is_text(kind: Any) -> bool:
     )
 
 
-def _sizes(file: "ParquetFile", group: int, column: str) -> tuple[int, int]:
-    """The bytes of a column in a row group, compressed and not; of a list, those of all its leaves."""
-    metadata = file.metadata.row_group(group)
-    by_path = {chunk.path_in_schema: chunk for chunk in map(metadata.column, range(metadata.num_columns))}
-    leaves = [chunk for path, chunk in by_path.items() if path.startswith(f"{column}.")]
-    chunks = [by_path[column]] if column in by_path else leaves  # the name of another column may begin like this one
-    compressed = sum(chunk.total_compressed_size for chunk in chunks)
-    return compressed, sum(chunk.total_uncompressed_size for chunk in chunks)
+def _size(file: "ParquetFile", group: int) -> int:
+    """The decompressed bytes of all columns of a row group.
+
+    Those of one column are not asked for: of a damaged column pyarrow (26) does not raise an error but aborts.
+    """
+    return max(0, int(file.metadata.row_group(group).total_byte_size))
 
 
-def _check_size(file: "ParquetFile", group: int, column: str, name: str) -> None:
+def _check_size(file: "ParquetFile", group: int, path: Path, name: str) -> None:
     """Raises DataError for a row group that would take much more memory than the file has bytes."""
-    compressed, size = _sizes(file, group, column)
-    if size > _LARGE and size > _MAX_RATIO * compressed:
+    size, stored = _size(file, group), path.stat().st_size
+    if size > _LARGE and size > _MAX_RATIO * stored:
         raise DataError(
-            f"{name}: row group {group + 1} would have {size:,} bytes for {compressed:,} in the file; "
-            "write it again with smaller row groups"
+            f"{name}: row group {group + 1} would have {size:,} bytes, and the file has {stored:,}; write it again "
+            "with smaller row groups"
         )
 
 
 def _records(
-    file: "ParquetFile", name: str, key: str, columns: list[str], errors: str, groups: Sequence[int]
+    file: "ParquetFile", path: Path, name: str, key: str, columns: list[str], errors: str, groups: Sequence[int]
 ) -> Iterator[Record]:
     for group in groups:
-        for column in columns:
-            _check_size(file, group, column, name)
+        _check_size(file, group, path, name)
         number = sum(file.metadata.row_group(each).num_rows for each in range(group))
         for batch in file.iter_batches(_ROWS, row_groups=[group], columns=columns, use_threads=False):
             for scalars in zip(*(batch.column(each) for each in columns), strict=True):

@@ -12,7 +12,7 @@ from minigpt import bounded_reading
 from minigpt.corpus_report.locations import blocks
 from minigpt.data import records
 from minigpt.data.corpus import Corpus
-from minigpt.data.parquet import column_bytes
+from minigpt.data.parquet import row_group_bytes
 from minigpt.data.sharded.segments import cut, documents
 from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 from minigpt.data.source_files import SourceFile
@@ -74,7 +74,7 @@ def test_a_table_gives_the_same_conversations(tmp_path: Path, columns: list[str]
     path = tmp_path / "log.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     assert texts(path) == texts(write(tmp_path, *rows))
-    assert len(column_bytes(path, "log.parquet", "text")) == 1
+    assert len(row_group_bytes(path, "log.parquet", "text")) == 1
 
 
 def test_an_instruction_beside_the_messages_is_the_first_message(tmp_path: Path) -> None:

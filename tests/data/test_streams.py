@@ -1,9 +1,11 @@
 """Texts as datasets on the hub have them: files compressed by zstd, and tables in Parquet's format."""
 
+import base64
 import json
 import random
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from minigpt import optional_packages
 from minigpt.corpus_report.issues import find_issues
 from minigpt.corpus_report.locations import blocks
-from minigpt.data.parquet import column_bytes
+from minigpt.data.parquet import row_group_bytes
 from minigpt.data.sources import scan
 from minigpt.errors import DataError, MissingPackageError
 from minigpt.jobs.request import Request
@@ -120,7 +122,7 @@ def test_a_name_of_a_column_may_contain_a_dot(tmp_path: Path, key: str) -> None:
     columns = {"text.en": ["one", "two"], "text": ["eins", "zwei"], "text.en.old": ["a", "b"]}
     path = parquet_file(tmp_path / "web.parquet", columns)
     assert documents(path, text_key=key) == columns[key]
-    assert len(column_bytes(path, "web.parquet", key)) == 1
+    assert len(row_group_bytes(path, "web.parquet", key)) == 1
     messages = [[{"role": "user", "content": "Hello"}]]
     path = parquet_file(tmp_path / "chat.parquet", {"chat.log": messages})
     assert documents(path, text_key="chat.log") == ["User: Hello\n"]
@@ -129,7 +131,7 @@ def test_a_name_of_a_column_may_contain_a_dot(tmp_path: Path, key: str) -> None:
 def test_the_size_of_a_column_of_conversations_is_that_of_all_its_parts(tmp_path: Path) -> None:
     rows = [[{"role": "user", "content": random.Random(seed).randbytes(20_000).hex()}] for seed in range(5)]
     path = parquet_file(tmp_path / "chat.parquet", {"messages": rows}, compression="none")
-    assert 200_000 < sum(column_bytes(path, "chat.parquet", "messages")) <= path.stat().st_size
+    assert 200_000 < sum(row_group_bytes(path, "chat.parquet", "messages")) <= path.stat().st_size
 
 
 def test_the_rows_are_located_for_the_corpus_report(tmp_path: Path) -> None:
@@ -257,3 +259,23 @@ def test_files_of_mixed_kinds_are_one_text_in_the_order_given(tmp_path: Path) ->
     plain = tmp_path / "c.txt"
     plain.write_text("three")
     assert documents(plain, table, packed) == ["three", "one", "two"]
+
+
+DAMAGED_COLUMN = (
+    "c-oayQESss6h0}}n6U;r;f7p|GwK>EWOEy=h*a>jt9IDnZP`$UgOx6J1-I5Lvm*Ex#0Q^!@Ij=%!pGs0|G@`A{1Kj;WUZnI9ys@$"
+    "oOAMh-@Un!*k0j`ukvz}0-OU7yCwh(4nsE{4cvG?3PVPPCxhdN13%B_eJ*){>s)urP%?iTw3!;4o1=MiIY+D1wAu0af@y$b8tfv>"
+    "XfQu>mcb>exa60~uaI9QUm!1<M#Y2Fu4R!}n_Ny=ZR50K8(9Jtl>Smpgm`aLA^PkcH^1I-8t?t)*NR*SHp87q9}XUWd$n77z1M%o"
+    "nW(IRtsiyw!-EcI!1Ki&o5kUaxCl*031P*Yo$K#`C50n=4;-EsYoHfII>vLBv_5IpiRNv4#y?I+`0A{APHn9~p<;bJBXr?`RC)=P"
+    "Ww1n+fPUAl6Xtzp-WTovw*Lpy^-~&aY*^AWtT#Fc$IfHB{ovuPbno^L?S`^)56N1X+I_?kR(p6Cv4^#!h1DuzppqKmMpBqYOw(#G"
+    "c@AC@=uJxMwR%z<skM$1OXi2$DPEv>Xk=s3-ojK*wWa#^5WBdZflokMTZ!HV{wh7=Z?vC=jTTN{N%GrZyTeZO>^O`UyTjpPCyE9m"
+    "_jwo{^#_OUYI$jSX+`+-{nZsH(p{4D%lrh{^P4v"
+)
+
+
+def test_a_damaged_column_of_a_table_does_not_end_the_process(tmp_path: Path) -> None:
+    """pyarrow aborts if it is asked for the size of this column."""
+    path = tmp_path / "a.parquet"
+    path.write_bytes(zlib.decompress(base64.b85decode(DAMAGED_COLUMN)))
+    with pytest.raises(DataError, match=r"a\.parquet (is damaged|has no column)"):
+        scan(path)
+    assert row_group_bytes(path, "a.parquet", "text")

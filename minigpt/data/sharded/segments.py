@@ -9,7 +9,7 @@ from io import BufferedReader
 from typing import Any, Literal, get_args
 
 from minigpt.data.encodings import is_utf8
-from minigpt.data.parquet import column_bytes, read_parquet
+from minigpt.data.parquet import read_parquet, row_group_bytes
 from minigpt.data.records import json_form
 from minigpt.data.source_files import SourceFile, open_source, reading
 from minigpt.data.sources import Document, Piece, documents_in, record_documents
@@ -73,7 +73,7 @@ def cut(files: Sequence[SourceFile], text_key: str, size: int) -> list[Segment]:
 def _segments_of(index: int, file: SourceFile, text_key: str, size: int) -> list[Segment]:
     length = file.stat().st_size
     if file.is_parquet:
-        return _row_groups(index, column_bytes(file.path, file.name, text_key), size)
+        return _row_groups(index, row_group_bytes(file.path, file.name, text_key), size)
     if file.is_compressed():
         return [Segment(index, "file", 0, length, length * COMPRESSION)]
     if not is_utf8(file.decoding.encoding) or (file.may_be_json and json_form(file, text_key)):
