@@ -70,6 +70,18 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
         raise DeviceError(f"dtype ({name!r}) must be auto, {', '.join(_DTYPES)}") from error
 
 
+def resolve_generation_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The dtype of the weights of a model that generates; `auto` is bfloat16 on CUDA since Ampere, else float32.
+
+    A token reads every weight, so that half of the bytes takes half of the time.
+    Raises: DeviceError as `resolve_dtype`.
+    """
+    if name != "auto":
+        return resolve_dtype(name, device)
+    on_ampere = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return torch.bfloat16 if on_ampere else torch.float32
+
+
 @functools.cache
 def multiplies_bfloat16_faster() -> bool:
     """Whether this CPU multiplies bfloat16 matrices at least 1.2 times as fast as float32, measured in some ms.

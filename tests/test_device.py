@@ -25,6 +25,7 @@ from minigpt.device import (
     peak_memory,
     resolve_device,
     resolve_dtype,
+    resolve_generation_dtype,
 )
 from minigpt.errors import DeviceError
 from minigpt.model.attention import CausalSelfAttention
@@ -254,6 +255,24 @@ def test_peak_memory_on_a_cpu_is_the_resident_set_of_the_process_in_bytes(monkey
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
     kilobytes = int(status["VmHWM"].removesuffix("kB"))
     assert peak_memory(torch.device("cpu")) == pytest.approx(kilobytes * 1024, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "capability", "expected"),
+    [
+        ("auto", "cuda", (9, 0), torch.bfloat16),
+        ("auto", "cuda", (8, 0), torch.bfloat16),
+        ("auto", "cuda", (7, 5), torch.float32),  # float16 may overflow in an imported model
+        ("auto", "cpu", (9, 0), torch.float32),
+        ("float32", "cuda", (9, 0), torch.float32),
+        ("float16", "cuda", (7, 5), torch.float16),
+    ],
+)
+def test_a_model_generates_in_bfloat16_where_the_gpu_has_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, device: str, capability: tuple[int, int], expected: torch.dtype
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert resolve_generation_dtype(name, torch.device(device)) == expected
 
 
 # On a GPU

@@ -52,7 +52,7 @@ def chat(
     model: NewestModelArgument = None,
     system: Annotated[str | None, typer.Option("--system", help="begin the conversation with this instruction")] = None,
     device: DeviceOption = "auto",
-    dtype: DtypeOption = "float32",
+    dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "auto",
     compiled: CompileOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),

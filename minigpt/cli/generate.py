@@ -79,7 +79,7 @@ def generate(
     ] = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="refuse prompts longer than the context length")] = False,
     device: DeviceOption = "auto",
-    dtype: DtypeOption = "float32",
+    dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "auto",
     compiled: CompileOption = False,
     draft: Annotated[

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import Checkpoint
 
-DtypeOption = Annotated[str, typer.Option("--dtype", help="dtype of the weights: float32, bfloat16 or float16")]
+DtypeOption = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        help="dtype of the weights: float32, bfloat16, float16, or auto: bfloat16 on CUDA from Ampere on, else float32",
+    ),
+]
 QuantizeOption = Annotated[
     Literal["auto", "none", "int8"],
     typer.Option("--quantize", help="int8 weights on a CPU; auto: int8 for models of 50 million parameters or more"),
@@ -62,7 +68,7 @@ def open_model(
     `mapped` weights stay memory-mapped, as in `from_huggingface`; a model to be trained needs its own copy.
     Raises: MinigptError, also if memory runs out.
     """
-    from minigpt.device import resolve_device, resolve_dtype
+    from minigpt.device import resolve_device, resolve_generation_dtype
     from minigpt.importers.open_model import find_adapted, load_model
     from minigpt.threads import respect_cpu_quota
 
@@ -71,7 +77,12 @@ def open_model(
     path, base = find_adapted(name, adapter, checkpoints)
     with _out_of_memory_while_loading(str(path)):
         checkpoint, notes = load_model(
-            path, str(target), dtype=resolve_dtype(dtype, target), mapped=mapped, checkpoints=checkpoints, base=base
+            path,
+            str(target),
+            dtype=resolve_generation_dtype(dtype, target),
+            mapped=mapped,
+            checkpoints=checkpoints,
+            base=base,
         )
     for each in notes:
         note(f"note: {each}")

@@ -37,7 +37,7 @@ def play(
     given: dict[str, Any],
     model: NewestModelArgument = None,
     device: DeviceOption = "auto",
-    dtype: DtypeOption = "float32",
+    dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "auto",
     compiled: CompileOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),

@@ -39,7 +39,7 @@ def serve(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="serve all models in --checkpoints")] = False,
     device: DeviceOption = "auto",
-    dtype: DtypeOption = "float32",
+    dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "auto",
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.config import GPTConfig, SamplingConfig
-from minigpt.device import resolve_device, resolve_dtype
+from minigpt.device import avoid_cudnn_attention, resolve_device, resolve_dtype
 from minigpt.errors import ConfigError
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.resolve import Quantization, missing_compiled_code, resolve_engine
@@ -112,6 +112,8 @@ def load(
     """
     respect_cpu_quota()
     target = resolve_device(device)
+    if target.type == "cuda":
+        avoid_cudnn_attention()
     path, base = find_adapted(name, adapter, checkpoints)
     checkpoint, notes = load_model(
         path, str(target), dtype=resolve_dtype(dtype, target), mapped=True, checkpoints=Path(checkpoints), base=base
