@@ -73,7 +73,7 @@ class SourceFile:
     @property
     def may_be_json(self) -> bool:
         """Whether the file may be JSON that is not on lines, or on lines but not named so."""
-        return without_compression(self.path.name.lower()).endswith(".json")
+        return self.plain_name.endswith(".json")
 
     @property
     def is_parquet(self) -> bool:

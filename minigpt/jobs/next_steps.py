@@ -158,8 +158,8 @@ def _more_dropout(job: Job) -> tuple[str, ...]:
 
 
 def _number(value: float) -> str:
-    """A number as an option takes it: never with an exponent."""
-    return str(value) if isinstance(value, int) else f"{value:.6f}".rstrip("0").rstrip(".")
+    """A number as an option takes it, to six digits: an option of whole numbers takes no exponent."""
+    return str(value) if isinstance(value, int) else np.format_float_positional(float(f"{value:.6g}"), trim="-")
 
 
 def _continuation(job: Job, record: RunRecord, result: Result) -> NextStep:

@@ -61,7 +61,7 @@ def keep_report(
                 yield event
     finally:
         if page is not None and not ended:
-            list(attempt(page.end))  # nobody listens any more
+            list(attempt(page.end))  # a closed generator cannot yield the notice
 
 
 def write_pages(run: Run, *, report: bool = True) -> Iterable[str]:

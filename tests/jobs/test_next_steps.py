@@ -9,7 +9,7 @@ import pytest
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.jobs.job import Job
-from minigpt.jobs.next_steps import NextStep, next_steps
+from minigpt.jobs.next_steps import NextStep, _number, next_steps
 from minigpt.jobs.reading import corpus_record
 from minigpt.model.gpt import GPT
 from minigpt.run_options import RunOptions
@@ -237,3 +237,17 @@ def test_too_high_a_learning_rate_is_named_before_more_text(jobs: Any) -> None:
 def test_a_run_without_a_result_or_with_few_evaluations_proposes_nothing(jobs: Any) -> None:
     assert next_steps(jobs(FALLING[-3:])) == []
     assert next_steps(jobs(FALLING, result=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2_000_000, "2000000"),
+        (2e6, "2000000"),
+        (0.1 + 0.2, "0.3"),
+        (1e-7, "0.0000001"),
+        (0.000316227766, "0.000316228"),
+    ],
+)
+def test_a_proposed_number_has_no_exponent_and_is_never_rounded_to_zero(value: float, text: str) -> None:
+    assert _number(value) == text

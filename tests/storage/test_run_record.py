@@ -1,4 +1,4 @@
-"""The record of a training run: training.json as written by earlier versions, by Python users, and damaged."""
+"""The record of a training run: training.json as written, by Python users too, and damaged."""
 
 import json
 import math
