@@ -56,7 +56,7 @@ def archive(members: dict[str, str | bytes]) -> bytes:
     return content.getvalue()
 
 
-def epub(**more: str) -> bytes:
+def epub(**more: str | bytes) -> bytes:
     return archive(
         {
             "mimetype": "application/epub+zip",
@@ -470,6 +470,21 @@ def test_characters_are_replaced_in_the_encoding_that_a_page_declares(tmp_path: 
     path = tmp_path / "a.html"
     path.write_bytes('<meta charset="shift_jis"><p>日本語'.encode("cp932") + b"\x81")
     assert read_document(path, "a.html", errors="replace").startswith("日本語")
+
+
+def test_a_chapter_in_another_encoding_is_refused_or_its_invalid_bytes_are_counted(tmp_path: Path) -> None:
+    chapter = "<html><body><p>Der Bär läuft über die Straße.</p></body></html>".encode("cp1252")
+    (tmp_path / "a.epub").write_bytes(epub(OEBPS__text__one_xhtml=chapter))
+    with pytest.raises(
+        DataError, match=r"a\.epub is not UTF-8; it is probably Latin-1: read it with --encoding latin-1"
+    ):
+        scan(tmp_path / "a.epub")
+    assert read_document(tmp_path / "a.epub", "a.epub", "latin-1") == "Der Bär läuft über die Straße.\n\nThe end."
+    (issue,) = find_issues(scan(tmp_path, encoding_errors="replace"), lambda size: None)[0]
+    assert (issue.kind, issue.count) == ("invalid bytes", 4)
+    declared = b"<?xml version='1.0' encoding='windows-1252'?>" + chapter
+    (tmp_path / "a.epub").write_bytes(epub(OEBPS__text__one_xhtml=declared))
+    assert read_document(tmp_path / "a.epub", "a.epub") == "Der Bär läuft über die Straße.\n\nThe end."
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,20 @@
 """The text of an EPUB book: its chapters, in reading order."""
 
 import posixpath
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
 from minigpt.data.documents.archive import Archive
-from minigpt.data.documents.html import declared_encoding, html_text
-from minigpt.data.documents.limits import DocumentError
+from minigpt.data.documents.limits import Budget, DocumentError
 
 _CONTAINER, _ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 
 _RATIO = 8  # of what is decompressed to the book's size; text has 3 to 6
 
 
-def epub_text(content: bytes) -> str:
-    """The text of the chapters, each once, with an empty line between two.
+def epub_text(content: bytes, page_text: Callable[[bytes, Budget], str]) -> str:
+    """The text of the chapters, each once, with an empty line between two; `page_text` reads the XHTML of one.
 
     Raises: DocumentError for a book that is damaged, encrypted or too large.
     """
@@ -37,9 +37,7 @@ def epub_text(content: bytes) -> str:
                 continue
             if path in encrypted:
                 raise DocumentError("is encrypted (digital rights management); only a book without it can be read")
-            page = archive.read(path)
-            page = page.decode(declared_encoding(page) or "utf-8", "replace").encode("utf-8", "replace")
-            chapters[path] = html_text(page, archive.budget, xhtml=True)
+            chapters[path] = page_text(archive.read(path), archive.budget)
     return "\n\n".join(filter(None, chapters.values()))
 
 

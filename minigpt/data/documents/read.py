@@ -35,8 +35,15 @@ class _Format(NamedTuple):
 
 
 def _html(content: bytes, encoding: str, errors: str, xhtml: bool) -> str:
+    return _page_text(content, Budget(len(content)), encoding, errors, xhtml)
+
+
+def _epub(content: bytes, encoding: str, errors: str) -> str:
+    return epub_text(content, partial(_page_text, encoding=encoding, errors=errors, xhtml=True))
+
+
+def _page_text(content: bytes, budget: Budget, encoding: str, errors: str, xhtml: bool) -> str:
     text = _decoded(content, encoding, errors, declared_encoding(content))
-    budget = Budget(len(content))
     try:
         return html_text(text.encode(), budget, xhtml)
     except UnicodeEncodeError:
@@ -60,7 +67,7 @@ def _binary(read: Callable[[bytes], str], content: bytes, _encoding: str, _error
 
 
 _FORMATS: Mapping[str, _Format] = {
-    ".epub": _Format("an EPUB", ("lxml",), partial(_binary, epub_text)),
+    ".epub": _Format("an EPUB", ("lxml",), _epub),
     **dict.fromkeys((".html", ".htm"), _Format("an HTML page", ("lxml",), partial(_html, xhtml=False))),
     ".xhtml": _Format("an XHTML page", ("lxml",), partial(_html, xhtml=True)),
     ".docx": _Format("a Word document", ("lxml",), partial(_binary, docx_text)),
@@ -78,8 +85,8 @@ def is_document(path: Path) -> bool:
 def read_document(path: Path, name: str, encoding: str = "utf-8", errors: str = "strict") -> str:
     """The text of a document; `name` is what errors call it.
 
-    The encoding is for HTML that declares none, and for subtitles. If `errors` is "replace", their invalid bytes are
-    in the text as `surrogateescape` decodes them.
+    The encoding is for HTML that declares none, a chapter of an EPUB included, and for subtitles. If `errors` is
+    "replace", their invalid bytes are in the text as `surrogateescape` decodes them.
     Raises: MissingPackageError if the package that reads it is not installed; UndecodableError if it is in another
     encoding; DataError if it cannot be read.
     """
