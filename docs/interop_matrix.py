@@ -212,8 +212,8 @@ def matrix() -> str:
         for target in TARGETS:
             with tempfile.TemporaryDirectory() as folder:
                 found = cell(source, target, Path(folder))
-            ids = "ids equal" if found.same_ids else "**ids differ**"
-            cells.append(f"{found.difference:.1e}, {found.greedy}/{found.of}, {ids}")
+            greedy = "" if found.greedy == found.of else f", {found.greedy}/{found.of}"
+            cells.append(f"{found.difference:.1e}{greedy}" + ("" if found.same_ids else ", **ids differ**"))
             print(source, target, cells[-1], file=sys.stderr)
         lines.append(f"| {source} | " + " | ".join(cells) + " |")
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
