@@ -26,8 +26,8 @@ def reference() -> str:
     lines = [
         "# Command line reference",
         "",
-        "`python docs/cli_reference.py > docs/cli.md` writes this page from the `--help` texts, which also have examples.",
-        "Options that several commands have are under [shared options](#shared-options).",
+        "Written by `python docs/cli_reference.py > docs/cli.md` from the `--help` texts, which also have examples. Options",
+        "that several commands have are under [shared options](#shared-options).",
         "",
         "Results go to standard output, everything else to standard error.",
         "",
