@@ -4,7 +4,7 @@ python docs/cli_reference.py > docs/cli.md
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import typer
@@ -18,16 +18,19 @@ def reference() -> str:
     """The whole page, without the examples. An option that two or more commands have is described once, at the end."""
     root: Any = typer.main.get_command(app)
     rows = {name: list(_rows(name, command)) for name, command in root.commands.items()}
-    commands: dict[Row, list[str]] = defaultdict(list)  # those that have an argument or option
+    owners: dict[Row, list[str]] = defaultdict(list)  # the commands that have an argument or option
     for name, its_rows in rows.items():
         for row in its_rows:
-            commands[row].append(f"`{name}`")
-    shared = {row: names for row, names in commands.items() if len(names) > 1 and row[0].startswith("-")}
+            owners[row].append(f"`{name}`")
+    shared: dict[str, list[Row]] = defaultdict(list)
+    for row, commands in owners.items():
+        if len(commands) > 1 and row[0].startswith("-"):
+            shared[", ".join(commands)].append(row)
     lines = [
         "# Command line reference",
         "",
-        "Written by `python docs/cli_reference.py > docs/cli.md` from the `--help` texts, which also have examples. Options",
-        "that several commands have are under [shared options](#shared-options).",
+        "Written by `python docs/cli_reference.py > docs/cli.md` from the `--help` texts, which also have examples.",
+        "Options that several commands have are under [shared options](#shared-options).",
         "",
         "Results go to standard output, everything else to standard error.",
         "",
@@ -41,10 +44,11 @@ def reference() -> str:
     ]
     for name, command in root.commands.items():
         purpose = command.help.partition("Examples:")[0].strip()
-        own = [row for row in rows[name] if row not in shared]
-        lines += [f"## `minigpt {name}`", "", purpose, "", *_table(own, "argument or option", "what it is")]
-    columns = ("option", "what it is", "commands")
-    lines += ["## Shared options", "", *_table([(*row, ", ".join(shared[row])) for row in shared], *columns)]
+        own = [row for row in rows[name] if not any(row in group for group in shared.values())]
+        lines += [f"## `minigpt {name}`", "", purpose, "", *_list(own)]
+    lines += ["## Shared options", ""]
+    for commands_with_them, group in shared.items():
+        lines += [f"Of {commands_with_them}:", "", *_list(group)]
     return "\n".join(lines)
 
 
@@ -58,11 +62,10 @@ def _rows(name: str, command: Any) -> Iterator[Row]:
         yield name + value.replace("list[str]", "str").replace(" range", ""), " ".join(text.split())
 
 
-def _table(rows: Sequence[Sequence[str]], *columns: str) -> list[str]:
-    """The rows in Markdown, the first column as code; nothing if there are none."""
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    lines = [f"| `{first}` | {' | '.join(rest)} |" for first, *rest in escaped]
-    return [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *lines, ""] if lines else []
+def _list(rows: Iterable[Row]) -> list[str]:
+    """The rows in Markdown, and an empty line; nothing if there are none."""
+    lines = ["- `{}`: {}".format(name, text.replace("<", "&lt;")) for name, text in rows]
+    return [*lines, ""] if lines else []
 
 
 if __name__ == "__main__":
