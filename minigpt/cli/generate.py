@@ -73,7 +73,7 @@ def generate(
         PromptFormat,
         typer.Option(
             "--prompt-format",
-            help="a prompt per line; a JSON text or list of token ids per line; or one prompt; "
+            help="lines (a prompt per line), jsonl (a JSON text or list of token ids per line), whole (one prompt), or "
             "auto: jsonl for .jsonl, whole for -, else lines",
         ),
     ] = "auto",

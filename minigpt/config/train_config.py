@@ -99,7 +99,7 @@ class TrainConfig(Settings):
     )
     freeze: int = setting(
         0,
-        "with --from: number of lower blocks to freeze, and the embeddings",
+        "with --from: number of lower blocks to freeze, with the embeddings",
         min=0,
         group="Fine-tuning",
     )
