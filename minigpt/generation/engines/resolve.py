@@ -11,8 +11,7 @@ from minigpt.errors import ConfigError
 from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.cuda_slots import CudaSlots
 from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.native_slots import NativeSlots
+from minigpt.generation.engines.native import NativeEngine, NativeSlots
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.engines.slots import SlotEngine
 from minigpt.generation.engines.torch_slots import TorchSlots
