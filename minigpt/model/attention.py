@@ -47,9 +47,9 @@ def attend_causally(
     t, s = query.shape[2], key.shape[2]
     if t == s and padding is None:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
-    visible = mask[s - t : s, :s]  # (T, S); `is_causal` would align the first query with the first key
+    visible: Tensor | None = mask[s - t : s, :s]  # (T, S); `is_causal` would align the first query with the first key
     if padding is not None:
-        visible = visible & not_padding(padding, t, s)  # (B, 1, T, S)
+        visible = mask[s - t : s, :s] & not_padding(padding, t, s)  # (B, 1, T, S)
     elif t == 1:  # a single query attends to every key
         visible = None
     return F.scaled_dot_product_attention(query, key, value, attn_mask=visible, dropout_p=dropout)
@@ -115,7 +115,7 @@ class CausalSelfAttention(nn.Module):
     def split_heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The projections of all heads, head by head: (B, T, 3C) -> three of (B, H, T, D)."""
         b, t, c = *qkv.shape[:2], qkv.shape[2] // 3
-        q, k, v = qkv.split(c, dim=2)  # 3 x (B, T, C)
+        q, k, v = torch.split(qkv, c, dim=2)  # 3 x (B, T, C)
         q, k, v = (part.view(b, t, self.n_head, c // self.n_head).transpose(1, 2) for part in (q, k, v))
         return q, k, v  # 3 x (B, H, T, D)
 
