@@ -29,13 +29,13 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "cores": "cgroups",
         "threads": "cgroups cores",
         "pages": "",
-        "native": "errors",
-        "model": "errors config device native",
+        "model": "errors config device",
+        "native": "errors config device model",
         "foundations": "errors model",
         "tokenizer": "errors seeds bounded_reading config",
         "data": "errors optional_packages seeds bounded_reading cores config device tokenizer",
         "storage": "errors shell bounded_reading settings config run_options device model tokenizer data",
-        "importers": "errors optional_packages bounded_reading config device model tokenizer storage",
+        "importers": "errors optional_packages bounded_reading config device model native tokenizer storage",
         "generation": "errors seeds config device threads model native tokenizer",
         "exporters": (
             "errors shell optional_packages pages config device model native tokenizer data storage importers "

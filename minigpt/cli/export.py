@@ -109,7 +109,7 @@ def export(
     if as_json:
         result = asdict(done)
         result |= {"path": str(done.path), "modelfile": None if done.modelfile is None else str(done.modelfile)}
-        write(json.dumps(result | {"agreements": result["parity"]}))  # the former key
+        write(json.dumps(result))
         return
     rows = {"from": str(source), "written to": str(done.path), "dtype": done.dtype, "size": size(done.size)}
     out.print(facts(done.target, rows | {f"checked in {each.by}": _comparison(each) for each in done.parity}))
