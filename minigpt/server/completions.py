@@ -1,9 +1,9 @@
-"""`POST /v1/completions`: continues and scores prompts."""
+"""The answers of completions and chat completions."""
 
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -12,7 +12,7 @@ from minigpt.generation.batching.requests import Event, Request, ScoredPrompt
 from minigpt.generation.decoding import GeneratedToken
 from minigpt.generation.streaming import Piece
 from minigpt.server.answering import json_response, large_json_response
-from minigpt.server.choices import Choice, TokenScores, best
+from minigpt.server.choices import Choice, Reply, TokenScores, best
 from minigpt.server.completion_options import CompletionOptions
 from minigpt.server.event_hub import EventHub
 
@@ -23,7 +23,8 @@ class Completion:
     """The answer to one request for completions, while it grows."""
 
     def __init__(self, options: CompletionOptions) -> None:
-        self.options, self.model = options, options.model
+        self.options, self.model, self.body = options, options.model, options.body
+        self.includes_usage = bool(self.body.stream_options and self.body.stream_options.include_usage)
         self.requests = options.requests()
         samples = range(options.sampling.samples)
         self.choices = {
@@ -31,15 +32,18 @@ class Completion:
             for request, text in zip(self.requests, options.texts, strict=True)
         }
         self.n_prompt_tokens = sum(len(request.prompt) for request in self.requests)
+        is_chat = options.is_chat
+        kind = "chat.completion" + ".chunk" * self.body.stream if is_chat else "text_completion"
         self._header = {
-            "id": f"cmpl-{secrets.token_hex(12)}",
-            "object": "text_completion",
+            "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}",
+            "object": kind,
             "created": int(time.time()),
             "model": self.model.name,
         }
         self.n_texts = sum(request.n_texts for request in self.requests)
         self._begun: set[int] = set()  # choices of which a piece was sent
-        if options.echo and options.logprobs is None:
+        self._replies = [Reply(is_transcript=options.is_transcript) for _ in range(self.body.n)] if is_chat else []
+        if self.body.echo and self.body.logprobs is None:
             for request in self.requests:
                 self._echo(request, [GeneratedToken(id) for id in request.prompt])
 
@@ -51,8 +55,8 @@ class Completion:
     @property
     def n_listed(self) -> int:
         """How many tokens the whole answer lists, those of echoed prompts and the alternatives included."""
-        echoed = self.n_prompt_tokens * self.options.sampling.samples if self.options.echo else 0
-        return (self.n_generated + echoed) * (1 + (self.options.logprobs or 0))
+        echoed = self.n_prompt_tokens * self.options.sampling.samples if self.body.echo else 0
+        return (self.n_generated + echoed) * (1 + (self.body.logprobs or 0))
 
     @property
     def usage(self) -> dict[str, int]:
@@ -70,7 +74,7 @@ class Completion:
         if isinstance(event.content, ScoredPrompt):
             if event.content.tokens:
                 self._echo(event.request, event.content.tokens)
-            if not self.options.max_tokens:
+            if not self.body.max_tokens:
                 for choice in choices:
                     choice.finish_reason = "length"
             return list(enumerate(choices, self._first_index(event.request)))
@@ -83,14 +87,14 @@ class Completion:
             choice.add_prompt(tokens)
 
     def _first_index(self, request: Request) -> int:
-        return self.requests.index(request) * self.options.n
+        return self.requests.index(request) * self.body.n
 
     def to_dict(self) -> dict[str, Any]:
         """The whole answer."""
         returned = []
         for request in self.requests:
             choices = self.choices[request]
-            returned += best(choices, self.options.n) if self.options.ranks else choices
+            returned += best(choices, self.body.n) if self.options.ranks else choices
         return {
             **self._header,
             "choices": [self._choice(index, choice, *choice.take()) for index, choice in enumerate(returned)],
@@ -105,7 +109,7 @@ class Completion:
             if text or scores.tokens or choice.finish_reason:
                 choices.append(self._choice(index, choice, text, scores))
                 self._begun.add(index)
-        usage = {"usage": None} if self.options.include_usage else {}
+        usage = {"usage": None} if self.includes_usage else {}
         return {**self._header, "choices": choices, **usage} if choices else None
 
     def usage_chunk(self) -> dict[str, Any]:
@@ -113,30 +117,32 @@ class Completion:
         return {**self._header, "choices": [], "usage": self.usage}
 
     def _choice(self, index: int, choice: Choice, text: str, scores: TokenScores) -> dict[str, Any]:
-        with_ids = self.options.return_token_ids
+        if self.options.is_chat:
+            content, finish_reason = self._replies[index].feed(text, choice.finish_reason)
+            role = {} if index in self._begun else {"role": "assistant"}
+            return {
+                "index": index,
+                "delta" if self.body.stream else "message": {**role, "content": content},
+                "logprobs": None if self.body.logprobs is None else scores.of_chat(self.model),
+                "finish_reason": finish_reason,
+            }
+        with_ids = self.body.return_token_ids
         return {
             "index": index,
             "text": text,
-            "logprobs": None if self.options.logprobs is None else self._logprobs(scores),
+            "logprobs": None if self.body.logprobs is None else scores.to_dict(self.model, with_ids=with_ids),
             "finish_reason": choice.finish_reason,
             **(self._ids(index, scores) if with_ids else {}),
         }
 
-    def _logprobs(self, scores: TokenScores) -> dict[str, Any]:
-        if self.options.is_chat:
-            return scores.of_chat(self.model)
-        return scores.to_dict(self.model, with_ids=self.options.return_token_ids)
-
     def _ids(self, index: int, scores: TokenScores) -> dict[str, Any]:
         """The ids of a choice by vLLM's names; those of the prompt are in the first piece of a stream only."""
-        prompt = None if index in self._begun else list(self.requests[index // self.options.n].prompt)
+        prompt = None if index in self._begun else list(self.requests[index // self.body.n].prompt)
         return {"prompt_token_ids": prompt, "token_ids": [token.id for token in scores.tokens]}
 
 
-async def complete(
-    completion: Completion, hub: EventHub, form: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
-) -> Response:
-    """Generates everything, then answers in this form.
+async def complete(completion: Completion, hub: EventHub) -> Response:
+    """Generates everything, then answers.
 
     Raises: ApiError.
     """
@@ -145,8 +151,8 @@ async def complete(
             for event in step:
                 completion.add(event)
     if completion.n_listed > _LARGE_ANSWER:
-        return await asyncio.to_thread(lambda: large_json_response(form(completion.to_dict())))
-    return json_response(form(completion.to_dict()))
+        return await asyncio.to_thread(lambda: large_json_response(completion.to_dict()))
+    return json_response(completion.to_dict())
 
 
 async def stream(completion: Completion, hub: EventHub) -> AsyncIterator[Mapping[str, Any]]:
@@ -159,5 +165,5 @@ async def stream(completion: Completion, hub: EventHub) -> AsyncIterator[Mapping
             chunk = completion.chunk([changed for event in step for changed in completion.add(event)])
             if chunk is not None:
                 yield chunk
-    if completion.options.include_usage:
+    if completion.includes_usage:
         yield completion.usage_chunk()

@@ -1,34 +1,35 @@
 """`/tokenize`, `/detokenize` and `/tokenizer_info`: a model's tokenizer for clients that have none."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from minigpt.server.api_error import invalid
+from minigpt.server.request_bodies import DetokenizeBody, TokenizeBody
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import ServedModel
 
 
-def tokenize(body: Mapping[str, Any], model: ServedModel, config: ServeConfig) -> dict[str, Any]:
+def tokenize(body: TokenizeBody, model: ServedModel, config: ServeConfig) -> dict[str, Any]:
     """The token ids of a text, how many they are, and the model's context length.
 
     A text that is exactly the name of a special token is this token; an empty text has no tokens.
     Raises: ApiError for too many.
     """
-    ids = model.encode(body["prompt"], token_healing=False).ids if body["prompt"] else []
-    if body.get("add_special_tokens") is False and body["prompt"] not in model.tokenizer.special:
-        ids = model.tokenizer.encode(body["prompt"])
+    ids = model.encode(body.prompt, token_healing=False).ids if body.prompt else []
+    if not body.add_special_tokens and body.prompt not in model.tokenizer.special:
+        ids = model.tokenizer.encode(body.prompt)
     _check_amount(ids, "prompt", config)
     return {"tokens": ids, "count": len(ids), "max_model_len": model.context_length}
 
 
-def detokenize(body: Mapping[str, Any], model: ServedModel, config: ServeConfig) -> dict[str, Any]:
+def detokenize(body: DetokenizeBody, model: ServedModel, config: ServeConfig) -> dict[str, Any]:
     """The text of token ids.
 
     Raises: ApiError for too many, and for an id that the tokenizer does not have.
     """
-    _check_amount(body["tokens"], "tokens", config)
-    model.check_ids(body["tokens"], "tokens")
-    return {"prompt": model.tokenizer.decode(body["tokens"])}
+    _check_amount(body.tokens, "tokens", config)
+    model.check_ids(body.tokens, "tokens")
+    return {"prompt": model.tokenizer.decode(body.tokens)}
 
 
 def _check_amount(ids: Sequence[int], param: str, config: ServeConfig) -> None:
