@@ -1,5 +1,6 @@
 """What a request for a chat completion may say, and what of it reaches the model."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -8,7 +9,9 @@ from served import new_client, served_model
 
 from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.generation.stopping import StopFilter
-from minigpt.server.chat import Reply, chat_options
+from minigpt.server.chat import chat_options
+from minigpt.server.choices import Reply
+from minigpt.server.request_bodies import ChatBody
 from minigpt.server.serve_config import ServeConfig
 
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:"
@@ -50,10 +53,11 @@ def test_fields_that_ask_for_nothing_change_nothing(template: str) -> None:
 def test_a_stop_text_with_line_breaks_is_found_in_a_transcript(stop: object, written: str, content: str) -> None:
     """The further lines of a turn begin with a space, which is not in the answer."""
     model = served_model("tiny", chat_template=CHAT_TEMPLATE)
-    options = chat_options({**BODY, "stop": stop, "max_tokens": 1}, model, ServeConfig())
-    text, has_ended = StopFilter(options.sampling.stop, one_turn=options.one_turn).feed(written)
+    body = ChatBody.model_validate({**BODY, "stop": stop, "max_tokens": 1})
+    options = asyncio.run(chat_options(body, model, ServeConfig(), None))  # type: ignore[arg-type]
+    text, has_ended = StopFilter(options.sampling.stop, one_turn=options.is_transcript).feed(written)
     assert has_ended
-    assert Reply(model).feed(text, "stop")[0] == content
+    assert Reply(is_transcript=True).feed(text, "stop")[0] == content
 
 
 @pytest.mark.parametrize(
@@ -63,11 +67,11 @@ def test_a_stop_text_with_line_breaks_is_found_in_a_transcript(stop: object, wri
         ({"functions": [{"name": "f"}]}, "functions", "cannot call tools"),
         ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [{"id": "1"}]}, *MESSAGES]},
          "messages[0].tool_calls", "must have at most 0 items"),
-        ({"modalities": ["text", "audio"]}, "modalities[1]", "must be one of text"),
+        ({"modalities": ["text", "audio"]}, "modalities[1]", "must be 'text'"),
         ({"top_logprobs": 2}, "top_logprobs", "top_logprobs (2) needs logprobs: true"),
-        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "at most 20"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
         ({"store": True}, "store", "stores no conversations"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type", "must be one of text"),
+        ({"response_format": {"type": "json_object"}}, "response_format.type", "must be 'text'"),
         ({"messages": [{"role": "user", "content": "a", "refusal": "no"}]},
          "messages[0].refusal", "unknown field 'messages[0].refusal'"),
     ],

@@ -13,8 +13,8 @@ from minigpt.generation.batching.requests import Request
 from minigpt.generation.sampling import Sampler
 from minigpt.server.api_error import ApiError
 from minigpt.server.event_hub import EventHub
-from minigpt.server.metrics import Metrics
 from minigpt.server.serve_config import ServeConfig
+from minigpt.server.served_model import Models
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
@@ -26,7 +26,7 @@ def new_request(tokens: int, *, samples: int = 1, **fields: Any) -> Request:
 @asynccontextmanager
 async def working_hub() -> AsyncIterator[EventHub]:
     """A hub that accepts four texts."""
-    hub = EventHub(ServeConfig(max_batch=2, max_queue=2), Metrics())
+    hub = EventHub(ServeConfig(max_batch=2, max_queue=2), Models(list))
     hub.start()
     try:
         yield hub
