@@ -3,9 +3,9 @@
 import asyncio
 import sys
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,21 +19,23 @@ from minigpt import __version__
 from minigpt.errors import TokenizerError
 from minigpt.server.answering import answer_in_pieces, json_response, read_body, while_connected
 from minigpt.server.api_error import ApiError, invalid
-from minigpt.server.chat import chat_options
-from minigpt.server.completion_options import completion_options
+from minigpt.server.chat import new_chat
+from minigpt.server.completion_options import new_completion
 from minigpt.server.completions import Completion, complete, stream
 from minigpt.server.event_hub import EventHub
 from minigpt.server.front_page import front_page, page_response
 from minigpt.server.guards import Guards, counting
-from minigpt.server.model_views import inspection, report
+from minigpt.server.model_views import detokenize, inspection, report, tokenize, tokenizer_info
 from minigpt.server.request_bodies import ChatBody, CompletionBody, DetokenizeBody, InspectBody, TokenizeBody
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import Models, ServedModel
 from minigpt.server.side_work import Turns
 from minigpt.server.template_process import TemplateProcess
-from minigpt.server.tokenization import detokenize, tokenize, tokenizer_info
 
 Log = Callable[[str], None]
+Endpoint = Callable[[Request], Awaitable[Response]]
+# What makes the answer to a body in a thread; it calls the function often, which raises an error once it is in vain.
+View = Callable[[Any, ServedModel, Callable[[], None]], Mapping[str, Any]]
 T = TypeVar("T")
 
 
@@ -45,8 +47,8 @@ class Endpoints:
         self.hub = EventHub(config, models)
         self.metrics = self.hub.metrics
         self._most = config.max_batch + config.max_queue
-        self._tokenizing = Turns("a tokenizer", self._most)
-        self._viewing = Turns("inspections and reports", 8)
+        self.tokenizing = Turns("a tokenizer", self._most)
+        self.viewing = Turns("inspections and reports", 8)
         self._templates: dict[ServedModel, TemplateProcess] = {}
 
     async def stop(self) -> None:
@@ -68,7 +70,7 @@ class Endpoints:
         """Continues or scores prompts."""
         body = await read_body(request, CompletionBody)
         model = self.models.get(body.model)
-        completion = await asyncio.to_thread(lambda: Completion(completion_options(body, model, self.config)))
+        completion = await asyncio.to_thread(new_completion, body, model, self.config)
         return await self._generated(request, completion, body.prompt)
 
     async def chat_completions(self, request: Request) -> Response:
@@ -80,8 +82,8 @@ class Endpoints:
                 model.name, model.chat_template or "", seconds=self.config.timeout, most=self._most
             )
             self._templates[model] = template
-        asked = chat_options(body, model, self.config, self._templates[model].render)
-        completion = await asyncio.to_thread(Completion, await self._answered(request, asked))
+        asked = new_chat(body, model, self.config, self._templates[model].render)
+        completion = await self._answered(request, asked)
         return await self._generated(request, completion, [message.model_dump() for message in body.messages])
 
     async def _generated(self, request: Request, completion: Completion, prompt: object) -> Response:
@@ -123,37 +125,25 @@ class Endpoints:
         """One model."""
         return json_response(self.models.get(request.path_params["model"]).to_dict())
 
-    async def tokenize(self, request: Request) -> Response:
-        """Text to ids."""
-        body = await read_body(request, TokenizeBody)
-        model = self.models.get(body.model)
-        answer = self._tokenizing.run(lambda _: json_response(tokenize(body, model, self.config)))
-        return await self._answered(request, answer)
-
-    async def detokenize(self, request: Request) -> Response:
-        """Ids to text."""
-        body = await read_body(request, DetokenizeBody)
-        model = self.models.get(body.model)
-        answer = self._tokenizing.run(lambda _: json_response(detokenize(body, model, self.config)))
-        return await self._answered(request, answer)
-
     async def tokenizer_info(self, request: Request) -> Response:
         """The special tokens and the size of the vocabulary."""
         return json_response(tokenizer_info(self.models.get(request.query_params.get("model"))))
 
-    # Looking at a model
+    def beside(self, kind: type[TokenizeBody | DetokenizeBody | InspectBody], turns: Turns, view: View) -> Endpoint:
+        """An endpoint whose answer is computed beside generation."""
 
-    async def inspect(self, request: Request) -> Response:
-        """Attention weights, logit lens and norms of a text."""
-        body = await read_body(request, InspectBody)
-        model = self.models.get(body.model)
-        answer = self._viewing.run(lambda check: json_response(inspection(body, model, check)))
-        return await self._answered(request, answer)
+        async def endpoint(request: Request) -> Response:
+            body = await read_body(request, kind)
+            model = self.models.get(body.model)
+            answer = turns.run(lambda check: json_response(view(body, model, check)))
+            return await self._answered(request, answer)
+
+        return endpoint
 
     async def report(self, request: Request) -> Response:
         """The report of the run that trained a model, as a page."""
         model = self.models.get(request.query_params.get("model"))
-        return await self._answered(request, self._viewing.run(lambda _: page_response(report(model))))
+        return await self._answered(request, self.viewing.run(lambda _: page_response(report(model))))
 
     # The server itself
 
@@ -180,21 +170,26 @@ class Endpoints:
 def build_application(models: Models, config: ServeConfig, log: Log) -> Starlette:
     """The application; `models` are loaded by the caller, `log` gets one line for each request that generates."""
     endpoints = Endpoints(models, config, log)
-    routes = [
-        Route("/", endpoints.front_page, methods=["GET"]),
-        Route("/v1/completions", endpoints.completions, methods=["POST"]),
-        Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
-        Route("/v1/models", endpoints.list_models, methods=["GET"]),
-        Route("/v1/models/{model:path}", endpoints.one_model, methods=["GET"]),
-        Route("/tokenize", endpoints.tokenize, methods=["POST"]),
-        Route("/detokenize", endpoints.detokenize, methods=["POST"]),
-        Route("/tokenizer_info", endpoints.tokenizer_info, methods=["GET"]),
-        Route("/inspect", endpoints.inspect, methods=["POST"]),
-        Route("/report", endpoints.report, methods=["GET"]),
-        Route("/health", endpoints.health, methods=["GET"]),
-        Route("/metrics", endpoints.prometheus, methods=["GET"]),
-        Route("/openapi.json", endpoints.openapi, methods=["GET"]),
-    ]
+    beside, texts = endpoints.beside, endpoints.tokenizing
+    get: dict[str, Endpoint] = {
+        "/": endpoints.front_page,
+        "/v1/models": endpoints.list_models,
+        "/v1/models/{model:path}": endpoints.one_model,
+        "/tokenizer_info": endpoints.tokenizer_info,
+        "/report": endpoints.report,
+        "/health": endpoints.health,
+        "/metrics": endpoints.prometheus,
+        "/openapi.json": endpoints.openapi,
+    }
+    post: dict[str, Endpoint] = {
+        "/v1/completions": endpoints.completions,
+        "/v1/chat/completions": endpoints.chat_completions,
+        "/tokenize": beside(TokenizeBody, texts, lambda body, model, _: tokenize(body, model, config)),
+        "/detokenize": beside(DetokenizeBody, texts, lambda body, model, _: detokenize(body, model, config)),
+        "/inspect": beside(InspectBody, endpoints.viewing, inspection),
+    }
+    routes = [Route(path, endpoint, methods=["GET"]) for path, endpoint in get.items()]
+    routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in post.items()]
     paths = frozenset(route.path for route in routes if "{" not in route.path)
     middleware = []
     if config.cors:  # before the guards, so that an allowed page can read why it is refused

@@ -4,13 +4,13 @@ import asyncio
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from minigpt.data.transcript import CHAT_TEMPLATE, Message, stop_in_turn, transcript
 from minigpt.generation.healing import Prompt, encode_prompt
 from minigpt.server.api_error import invalid
-from minigpt.server.completion_options import CompletionOptions, generation_options
+from minigpt.server.completion_options import completion_of
+from minigpt.server.completions import Completion
 from minigpt.server.request_bodies import ChatBody, CompletionBody, GenerationBody, MessageBody, Part
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import ServedModel
@@ -25,8 +25,8 @@ _IMPOSSIBLE = {
 Render = Callable[[Sequence[Mapping[str, str]], Mapping[str, str]], Awaitable[str]]  # messages and special tokens
 
 
-async def chat_options(body: ChatBody, model: ServedModel, config: ServeConfig, render: Render) -> CompletionOptions:
-    """The options of a conversation: the prompt is what the chat template makes of it.
+async def new_chat(body: ChatBody, model: ServedModel, config: ServeConfig, render: Render) -> Completion:
+    """The completion that a request for an answer asks for: the prompt is what the chat template makes of it.
 
     Raises: ApiError if the model has no chat template, its template refuses the conversation, or a field asks for what
     the server cannot do.
@@ -66,8 +66,9 @@ async def chat_options(body: ChatBody, model: ServedModel, config: ServeConfig, 
         max_tokens=body.max_completion_tokens or body.max_tokens or most,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
-    options = generation_options(asked, [prompt], [""], model, config)
-    return replace(options, is_chat=True, is_transcript=is_transcript)
+    return await asyncio.to_thread(
+        completion_of, asked, [prompt], [""], model, config, is_chat=True, is_transcript=is_transcript
+    )
 
 
 def read_messages(messages: Sequence[MessageBody]) -> list[dict[str, str]]:

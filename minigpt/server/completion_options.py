@@ -3,7 +3,6 @@
 import copy
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from minigpt.config import SamplingConfig
@@ -12,6 +11,7 @@ from minigpt.generation.batching.requests import Request, check_request
 from minigpt.generation.healing import Prompt
 from minigpt.generation.sampling import Sampler
 from minigpt.server.api_error import invalid
+from minigpt.server.completions import Completion
 from minigpt.server.request_bodies import CompletionBody
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import ServedModel
@@ -23,75 +23,28 @@ _SHARED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class CompletionOptions:
-    """A request for completions: its prompts as tokens and as texts, and what each of them gets."""
-
-    model: ServedModel
-    prompts: Sequence[Prompt]
-    texts: Sequence[str]
-    sampling: SamplingConfig
-    body: CompletionBody
-    is_chat: bool = False
-    is_transcript: bool = False  # the texts are turns of a transcript, and end before the next turn
-
-    @property
-    def ranks(self) -> bool:
-        """Whether more texts are generated than returned, so that the best must be found."""
-        return self.sampling.samples > self.body.n
-
-    def requests(self) -> list[Request]:
-        """One batch request for each prompt.
-
-        A seed that the request names is that of all prompts, so that a prompt gets the same text in any list. Without
-        one, each prompt gets its own, so that equal prompts get different texts.
-        Raises: ApiError if a prompt does not fit into the context, or settings do not fit the model.
-        """
-        alternatives = 0 if self.body.logprobs is None and self.ranks else self.body.logprobs
-        try:
-            sampler = Sampler(self.sampling, self.model.tokenizer)
-            requests = [
-                Request(
-                    prompt.ids,
-                    self.sampling,
-                    sampler if self.sampling.seed is not None else _with_own_seed(sampler),
-                    alternatives,
-                    score_prompt=self.body.echo and self.body.logprobs is not None,
-                    continues=self.body.max_tokens > 0,
-                    end=prompt.end,
-                    one_turn=self.is_transcript,
-                )
-                for prompt in self.prompts
-            ]
-            for request in requests:
-                check_request(request, self.model.context_length)
-        except ConfigError as error:
-            raise invalid(str(error)) from error
-        return requests
-
-
-def _with_own_seed(sampler: Sampler) -> Sampler:
-    """A copy with another random seed, which shares the logits processors: some take milliseconds to build."""
-    other = copy.copy(sampler)
-    other.seed = secrets.randbits(32)
-    return other
-
-
-def completion_options(body: CompletionBody, model: ServedModel, config: ServeConfig) -> CompletionOptions:
-    """The options of a request for completions.
+def new_completion(body: CompletionBody, model: ServedModel, config: ServeConfig) -> Completion:
+    """The completion that a request asks for, before anything is generated.
 
     Raises: ApiError for what GPT-2 cannot do, for a prompt that does not fit, and for settings that contradict.
     """
     if body.suffix:
         raise invalid("suffix is not possible: GPT-2 continues a text, it cannot fill a gap", "suffix")
     prompts = _prompts(body, model, config)
-    return generation_options(body, prompts, _texts(body.prompt, prompts, model), model, config)
+    return completion_of(body, prompts, _texts(body.prompt, prompts, model), model, config)
 
 
-def generation_options(
-    body: CompletionBody, prompts: Sequence[Prompt], texts: Sequence[str], model: ServedModel, config: ServeConfig
-) -> CompletionOptions:
-    """The options for these prompts.
+def completion_of(
+    body: CompletionBody,
+    prompts: Sequence[Prompt],
+    texts: Sequence[str],
+    model: ServedModel,
+    config: ServeConfig,
+    *,
+    is_chat: bool = False,
+    is_transcript: bool = False,
+) -> Completion:
+    """The completion of these prompts, of a conversation or a transcript, too.
 
     Raises: ApiError.
     """
@@ -126,7 +79,46 @@ def generation_options(
         raise invalid(str(error)) from error
     if body.context is None or (body.echo and body.logprobs is not None):
         _check_context(prompts, body.max_tokens, model, may_slide=body.context is None)
-    return CompletionOptions(model, prompts, texts, sampling, body)
+    requests = _requests(prompts, sampling, body, model, one_turn=is_transcript)
+    return Completion(model, body, requests, texts, is_chat=is_chat, is_transcript=is_transcript)
+
+
+def _requests(
+    prompts: Sequence[Prompt], sampling: SamplingConfig, body: CompletionBody, model: ServedModel, *, one_turn: bool
+) -> list[Request]:
+    """One batch request for each prompt.
+
+    A seed that the request names is that of all prompts, so that a prompt gets the same text in any list. Without one,
+    each prompt gets its own, so that equal prompts get different texts.
+    Raises: ApiError if a prompt does not fit into the context, or settings do not fit the model.
+    """
+    try:
+        sampler = Sampler(sampling, model.tokenizer)
+        requests = [
+            Request(
+                prompt.ids,
+                sampling,
+                sampler if sampling.seed is not None else _with_own_seed(sampler),
+                0 if body.logprobs is None and sampling.samples > body.n else body.logprobs,  # to find the best
+                score_prompt=body.echo and body.logprobs is not None,
+                continues=body.max_tokens > 0,
+                end=prompt.end,
+                one_turn=one_turn,
+            )
+            for prompt in prompts
+        ]
+        for request in requests:
+            check_request(request, model.context_length)
+    except ConfigError as error:
+        raise invalid(str(error)) from error
+    return requests
+
+
+def _with_own_seed(sampler: Sampler) -> Sampler:
+    """A copy with another random seed, which shares the logits processors: some take milliseconds to build."""
+    other = copy.copy(sampler)
+    other.seed = secrets.randbits(32)
+    return other
 
 
 def _prompts(body: CompletionBody, model: ServedModel, config: ServeConfig) -> list[Prompt]:

@@ -13,8 +13,9 @@ from minigpt.generation.decoding import GeneratedToken
 from minigpt.generation.streaming import Piece
 from minigpt.server.answering import json_response, large_json_response
 from minigpt.server.choices import Choice, Reply, TokenScores, best
-from minigpt.server.completion_options import CompletionOptions
 from minigpt.server.event_hub import EventHub
+from minigpt.server.request_bodies import CompletionBody
+from minigpt.server.served_model import ServedModel
 
 _LARGE_ANSWER = 20_000  # tokens; a larger one is written in a thread, so that other requests go on meanwhile
 
@@ -22,29 +23,36 @@ _LARGE_ANSWER = 20_000  # tokens; a larger one is written in a thread, so that o
 class Completion:
     """The answer to one request for completions, while it grows."""
 
-    def __init__(self, options: CompletionOptions) -> None:
-        self.options, self.model, self.body = options, options.model, options.body
-        self.includes_usage = bool(self.body.stream_options and self.body.stream_options.include_usage)
-        self.requests = options.requests()
-        samples = range(options.sampling.samples)
+    def __init__(
+        self,
+        model: ServedModel,
+        body: CompletionBody,
+        requests: Sequence[Request],
+        texts: Sequence[str],
+        *,
+        is_chat: bool = False,
+        is_transcript: bool = False,
+    ) -> None:
+        """`requests` are one for each prompt, and `texts` what the prompts say."""
+        self.model, self.body, self.requests, self.is_chat = model, body, requests, is_chat
+        self.includes_usage = bool(body.stream_options and body.stream_options.include_usage)
+        self._samples = requests[0].config.samples
         self.choices = {
-            request: [Choice(self.model, text, len(request.end)) for _ in samples]
-            for request, text in zip(self.requests, options.texts, strict=True)
+            request: [Choice(model, text, len(request.end)) for _ in range(self._samples)]
+            for request, text in zip(requests, texts, strict=True)
         }
-        self.n_prompt_tokens = sum(len(request.prompt) for request in self.requests)
-        is_chat = options.is_chat
-        kind = "chat.completion" + ".chunk" * self.body.stream if is_chat else "text_completion"
+        self.n_prompt_tokens = sum(len(request.prompt) for request in requests)
+        self.n_texts = sum(request.n_texts for request in requests)
         self._header = {
             "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}",
-            "object": kind,
+            "object": "chat.completion" + ".chunk" * body.stream if is_chat else "text_completion",
             "created": int(time.time()),
-            "model": self.model.name,
+            "model": model.name,
         }
-        self.n_texts = sum(request.n_texts for request in self.requests)
         self._begun: set[int] = set()  # choices of which a piece was sent
-        self._replies = [Reply(is_transcript=options.is_transcript) for _ in range(self.body.n)] if is_chat else []
-        if self.body.echo and self.body.logprobs is None:
-            for request in self.requests:
+        self._replies = [Reply(is_transcript=is_transcript) for _ in range(body.n)] if is_chat else []
+        if body.echo and body.logprobs is None:
+            for request in requests:
                 self._echo(request, [GeneratedToken(id) for id in request.prompt])
 
     @property
@@ -55,7 +63,7 @@ class Completion:
     @property
     def n_listed(self) -> int:
         """How many tokens the whole answer lists, those of echoed prompts and the alternatives included."""
-        echoed = self.n_prompt_tokens * self.options.sampling.samples if self.body.echo else 0
+        echoed = self.n_prompt_tokens * self._samples if self.body.echo else 0
         return (self.n_generated + echoed) * (1 + (self.body.logprobs or 0))
 
     @property
@@ -94,7 +102,7 @@ class Completion:
         returned = []
         for request in self.requests:
             choices = self.choices[request]
-            returned += best(choices, self.body.n) if self.options.ranks else choices
+            returned += best(choices, self.body.n) if self._samples > self.body.n else choices
         return {
             **self._header,
             "choices": [self._choice(index, choice, *choice.take()) for index, choice in enumerate(returned)],
@@ -117,7 +125,7 @@ class Completion:
         return {**self._header, "choices": [], "usage": self.usage}
 
     def _choice(self, index: int, choice: Choice, text: str, scores: TokenScores) -> dict[str, Any]:
-        if self.options.is_chat:
+        if self.is_chat:
             content, finish_reason = self._replies[index].feed(text, choice.finish_reason)
             role = {} if index in self._begun else {"role": "assistant"}
             return {

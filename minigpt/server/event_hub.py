@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from minigpt.errors import ConfigError, MinigptError
-from minigpt.generation.batching.requests import Event, Failed, Request, ScoredPrompt
+from minigpt.generation.batching.requests import Event, Failed, Request
 from minigpt.generation.batching.worker import Worker
 from minigpt.generation.streaming import Piece
 from minigpt.server.api_error import ApiError, shutting_down
@@ -29,7 +29,6 @@ class EventHub:
         self._mean_seconds = 0.0  # of the last requests
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queues: dict[Request, Queue] = {}
-        self._texts: dict[Request, int] = {}  # texts of each request that are generated or wait for their turn
 
     def start(self) -> None:
         """Starts the worker's thread."""
@@ -53,7 +52,7 @@ class EventHub:
     @property
     def n_texts(self) -> int:
         """How many texts are being generated or wait for their turn."""
-        return sum(self._texts.values())
+        return sum(request.n_texts for request in self._queues)
 
     @asynccontextmanager
     async def running(self, model: ServedModel, requests: Sequence[Request]) -> AsyncIterator[Steps]:
@@ -65,13 +64,11 @@ class EventHub:
         queue: Queue = asyncio.Queue()
         for request in requests:
             self._queues[request] = queue
-            self._texts[request] = request.n_texts
             self._worker.submit(model.batch, request)
         try:
             yield self._events(queue, len(requests))
         finally:
             for request in requests:
-                del self._texts[request]
                 if self._queues.pop(request, None) is not None:
                     self._worker.cancel(request)
 
@@ -122,17 +119,9 @@ class EventHub:
         steps: dict[Queue, list[Event]] = {}
         for event in events:
             if event.request in self._queues:
-                self._texts[event.request] -= _ended_texts(event)
                 steps.setdefault(self._queues[event.request], []).append(event)
         for queue, step in steps.items():
             queue.put_nowait(step)
-
-
-def _ended_texts(event: Event) -> int:
-    """How many of a request's texts are complete with this event: all at once if only its prompt is scored."""
-    if isinstance(event.content, Piece):
-        return int(event.content.finish_reason is not None)
-    return event.request.n_texts if isinstance(event.content, ScoredPrompt) and event.is_last else 0
 
 
 def _failure(error: MinigptError) -> ApiError:

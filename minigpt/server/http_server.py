@@ -5,7 +5,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import uvicorn
@@ -115,19 +115,17 @@ async def _run(
     log: Log,
 ) -> list[int]:
     server = _Server(build_application(models, config, log), config)
-    failure: list[Exception] = []
 
     async def load() -> None:
         try:
             on_loaded(await in_own_thread(models.load))
-        except Exception as error:  # a bug, too: it is raised when the server has ended
-            failure.append(error)
+        except Exception:  # a bug, too: it is raised when the server has ended
             server.should_exit = True
+            raise
 
     loading = asyncio.create_task(load())
     await server.serve(sockets=[listening])
     loading.cancel()
-    await asyncio.gather(loading, return_exceptions=True)
-    if failure:
-        raise failure[0]
+    with suppress(asyncio.CancelledError):
+        await loading
     return server.received

@@ -9,10 +9,9 @@ import contextlib
 import json
 import os
 import signal
-import struct
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 from minigpt.server.api_error import ApiError
 from minigpt.server.side_work import Turns
@@ -20,8 +19,8 @@ from minigpt.server.side_work import Turns
 _SECONDS = 10  # for one rendering
 _MEMORY = 512 << 20  # bytes of address space
 _LONGEST_TEXT = 4_000_000  # characters that a template may make of a conversation
-_RENDERED, _REFUSED, _NO_MEMORY = "rendered", "refused", "no memory"
-_SIZE = struct.Struct("<I")  # before each message in JSON
+_LONGEST_ANSWER = 1 << 26  # bytes; a character takes up to 12 in JSON
+_ENDED, _NO_MEMORY = "its process has ended", f"it takes more than {_MEMORY >> 20} MB of memory"
 
 
 class TemplateProcess:
@@ -40,35 +39,30 @@ class TemplateProcess:
         too many wait for it.
         """
         async with self._turns.turn():
-            return await self._render({"messages": messages, **tokens})
-
-    async def _render(self, variables: Mapping[str, Any]) -> str:
-        try:
-            if self._child is None:
-                self._child = await asyncio.create_subprocess_exec(
-                    # With -P, so that no module in the working directory is imported instead of Python's.
-                    *(sys.executable, "-P", "-m", __name__),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                )
-                await self._ask(self._template)  # answered once the child has started
-            async with asyncio.timeout(self._seconds):
-                answer = await self._ask(variables)
-        except TimeoutError as error:
-            await self.stop()
-            message = f"the model's chat template took longer than {self._seconds:g} s"
-            raise ApiError(504, message, code="timeout") from error
-        except (asyncio.IncompleteReadError, OSError) as error:
-            await self.stop()
-            raise _refusal("its process has ended") from error
-        except asyncio.CancelledError:
-            await self.stop()
-            raise
-        if answer["status"] == _NO_MEMORY:
-            await self.stop()
-        if answer["status"] != _RENDERED:
-            raise _refusal(answer["text"])
+            try:
+                if self._child is None:
+                    self._child = await asyncio.create_subprocess_exec(
+                        # With -P, so that no module in the working directory is imported instead of Python's.
+                        *(sys.executable, "-P", "-m", __name__),
+                        stdin=asyncio.subprocess.PIPE,
+                        stdout=asyncio.subprocess.PIPE,
+                        limit=_LONGEST_ANSWER,
+                        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                    )
+                    await self._ask(self._template)  # answered once the child has started
+                async with asyncio.timeout(self._seconds):
+                    answer = await self._ask({"messages": messages, **tokens})
+            except TimeoutError as error:
+                await self.stop()
+                message = f"the model's chat template took longer than {self._seconds:g} s"
+                raise ApiError(504, message, code="timeout") from error
+            except BaseException:  # it was cancelled, or a bug
+                await self.stop()
+                raise
+            if answer.get("error") in (_ENDED, _NO_MEMORY):
+                await self.stop()
+        if "error" in answer:
+            raise ApiError(400, f"the model's chat template refuses the conversation: {answer['error']}")
         return answer["text"]
 
     async def _ask(self, message: Any) -> dict[str, str]:
@@ -76,10 +70,11 @@ class TemplateProcess:
         requests, answers = self._child.stdin, self._child.stdout
         assert requests is not None
         assert answers is not None
-        requests.write(_packed(message))
-        await requests.drain()
-        (size,) = _SIZE.unpack(await answers.readexactly(_SIZE.size))
-        return json.loads(await answers.readexactly(size))
+        with contextlib.suppress(ConnectionError):  # then there is no answer either
+            requests.write(f"{json.dumps(message)}\n".encode())
+            await requests.drain()
+        answer = await answers.readline()
+        return json.loads(answer) if answer.endswith(b"\n") else {"error": _ENDED}
 
     async def stop(self) -> None:
         """Kills the child."""
@@ -90,20 +85,11 @@ class TemplateProcess:
             await asyncio.shield(child.communicate())
 
 
-def _refusal(reason: str) -> ApiError:
-    return ApiError(400, f"the model's chat template refuses the conversation: {reason}")
-
-
-def _packed(message: Any) -> bytes:
-    raw = json.dumps(message).encode()
-    return _SIZE.pack(len(raw)) + raw
-
-
 # In the child
 
 
-def _main(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Reads a template, then what to render it with, again and again; answers each."""
+def _main() -> None:
+    """Reads a template in the first line, then what to render it with in each further one; answers each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends the child
     import jinja2.sandbox  # before memory is limited
 
@@ -117,30 +103,23 @@ def _main(requests: BinaryIO, answers: BinaryIO) -> None:
             resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.globals["raise_exception"] = _refuse
-    source, answer = _received(requests), {}
-    template: Any = None
+    source, template, answer = json.loads(sys.stdin.buffer.readline()), None, {}
     while True:
-        answers.write(_packed(answer))
-        answers.flush()
-        variables = _received(requests)
+        sys.stdout.buffer.write(f"{json.dumps(answer)}\n".encode())
+        sys.stdout.buffer.flush()
+        if not (line := sys.stdin.buffer.readline()):
+            return
         if hasattr(signal, "alarm"):
             signal.alarm(_SECONDS + 1)  # ends this process if the server is gone
         try:
             template = template or environment.from_string(source)
-            answer = {"status": _RENDERED, "text": _joined(template.generate(**variables, add_generation_prompt=True))}
+            answer = {"text": _joined(template.generate(**json.loads(line), add_generation_prompt=True))}
         except MemoryError:
-            answer = {"status": _NO_MEMORY, "text": f"it takes more than {_MEMORY >> 20} MB of memory"}
+            answer = {"error": _NO_MEMORY}
         except Exception as error:  # a template can raise any, RecursionError too
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            answer = {"status": _REFUSED, "text": reason}
+            answer = {"error": " ".join(str(error).split())[:200] or type(error).__name__}
         if hasattr(signal, "alarm"):
             signal.alarm(0)
-
-
-def _received(requests: BinaryIO) -> Any:
-    """The next message; ends the process if there are no more."""
-    size = requests.read(_SIZE.size) or sys.exit()
-    return json.loads(requests.read(*_SIZE.unpack(size)))
 
 
 def _joined(parts: Iterable[str]) -> str:
@@ -158,4 +137,4 @@ def _refuse(message: object) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.stdin.buffer, sys.stdout.buffer)
+    _main()

@@ -9,7 +9,7 @@ from served import new_client, served_model
 
 from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.generation.stopping import StopFilter
-from minigpt.server.chat import chat_options
+from minigpt.server.chat import new_chat
 from minigpt.server.choices import Reply
 from minigpt.server.request_bodies import ChatBody
 from minigpt.server.serve_config import ServeConfig
@@ -54,8 +54,8 @@ def test_a_stop_text_with_line_breaks_is_found_in_a_transcript(stop: object, wri
     """The further lines of a turn begin with a space, which is not in the answer."""
     model = served_model("tiny", chat_template=CHAT_TEMPLATE)
     body = ChatBody.model_validate({**BODY, "stop": stop, "max_tokens": 1})
-    options = asyncio.run(chat_options(body, model, ServeConfig(), None))  # type: ignore[arg-type]
-    text, has_ended = StopFilter(options.sampling.stop, one_turn=options.is_transcript).feed(written)
+    (request,) = asyncio.run(new_chat(body, model, ServeConfig(), None)).requests  # type: ignore[arg-type]
+    text, has_ended = StopFilter(request.config.stop, one_turn=request.one_turn).feed(written)
     assert has_ended
     assert Reply(is_transcript=True).feed(text, "stop")[0] == content
 

@@ -17,12 +17,12 @@ from minigpt.generation.healing import Prompt
 from minigpt.server.application import build_application
 from minigpt.server.chat import encode_conversation
 from minigpt.server.choices import Reply
-from minigpt.server.completion_options import completion_options
+from minigpt.server.completion_options import new_completion
+from minigpt.server.model_views import tokenize, tokenizer_info
 from minigpt.server.openapi import _OPERATIONS
 from minigpt.server.request_bodies import CompletionBody, TokenizeBody
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import ServedModel
-from minigpt.server.tokenization import tokenize, tokenizer_info
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import bytes_to_unicode
 
@@ -201,8 +201,8 @@ def test_a_prompt_begins_with_the_tokens_that_its_tokenizer_puts_before_it() -> 
     tokenizer = Tokenizer(replace(SPECIAL.byte_level("a test"), prefix=(257,)))
     network = random_model(n_positions=CONTEXT, vocab_size=tokenizer.vocab_size)
     model = served_model("tiny", model=network, tokenizer=tokenizer, chat_template="{{ messages[0].content }}")
-    (prompt,) = completion_options(CompletionBody(prompt="a"), model, ServeConfig()).prompts
-    assert prompt.ids == [257, ord("a")]
+    (request,) = new_completion(CompletionBody(prompt="a"), model, ServeConfig()).requests
+    assert request.prompt == [257, ord("a")]
     assert conversation_prompt(model, "a").ids == [ord("a")]  # as in transformers: the template writes all of them
     assert tokenize(TokenizeBody(prompt="a"), model, ServeConfig())["tokens"] == [257, ord("a")]
     assert tokenize(TokenizeBody(prompt="a", add_special_tokens=False), model, ServeConfig())["tokens"] == [ord("a")]

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.server import completions
 from minigpt.server.api_error import ApiError
-from minigpt.server.completion_options import completion_options
+from minigpt.server.completion_options import new_completion
 from minigpt.server.request_bodies import CompletionBody
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import ServedModel
@@ -51,7 +51,7 @@ def test_a_large_answer_is_written_beside_the_event_loop(monkeypatch: pytest.Mon
 )
 def test_the_size_of_an_answer_counts_echoes_and_alternatives(changes: dict[str, Any], listed: int) -> None:
     body = {"prompt": "abc", "max_tokens": 10, "n": 2, **changes}
-    completion = completions.Completion(completion_options(CompletionBody(**body), served_model("tiny"), ServeConfig()))
+    completion = new_completion(CompletionBody(**body), served_model("tiny"), ServeConfig())
     for choices in completion.choices.values():
         for choice in choices:
             choice.n_tokens = 10
