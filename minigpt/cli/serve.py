@@ -23,7 +23,7 @@ from minigpt.server.serve_config import ServeConfig
 if TYPE_CHECKING:
     from minigpt.server.served_model import ServedModel
 
-_PACKAGES = ("starlette", "uvicorn", "jinja2")
+_PACKAGES = ("starlette", "uvicorn", "jinja2", "pydantic", "prometheus_client")
 _KEY = "MINIGPT_API_KEY"  # environment variable
 _SHARE_OF_MEMORY = 0.5  # of the free memory that keys and values of all slots may take
 

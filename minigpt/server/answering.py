@@ -122,6 +122,11 @@ def json_response(content: Mapping[str, Any], status: int = 200, headers: Mappin
     return Response(_dumps(content), status, headers, media_type="application/json")
 
 
+def error_response(error: ApiError) -> Response:
+    """The answer that tells a client of an error."""
+    return json_response(error.to_dict(), error.status, error.headers)
+
+
 def large_json_response(content: Mapping[str, Any]) -> Response:
     """The same answer for a thread to make: the encoder in C would stop all other threads until its end."""
     text = io.StringIO()

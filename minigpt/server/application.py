@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from minigpt import __version__
 from minigpt.errors import TokenizerError
-from minigpt.server.answering import answer_in_pieces, json_response, read_body, while_connected
+from minigpt.server.answering import answer_in_pieces, error_response, json_response, read_body, while_connected
 from minigpt.server.api_error import ApiError, invalid
 from minigpt.server.chat import new_chat
 from minigpt.server.completion_options import new_completion
@@ -219,7 +219,7 @@ def build_application(models: Models, config: ServeConfig, log: Log) -> Starlett
             ApiError: _api_error,
             TokenizerError: _text_error,
             HTTPException: _http_error,
-            ClientDisconnect: lambda *_: Response(status_code=499),  # which nobody reads
+            ClientDisconnect: _left,
             Exception: _bug,
         },
     )
@@ -231,13 +231,12 @@ def build_application(models: Models, config: ServeConfig, log: Log) -> Starlett
 
 async def _api_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return json_response(error.to_dict(), error.status, error.headers)
+    return error_response(error)
 
 
 async def _text_error(_: Request, error: Exception) -> Response:
     """A text of the request that the model's tokenizer cannot encode."""
-    found = invalid(str(error))
-    return json_response(found.to_dict(), found.status)
+    return error_response(invalid(str(error)))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -246,12 +245,14 @@ async def _http_error(request: Request, error: Exception) -> Response:
         message = f"this path does not have the method {request.method[:20]}"
     else:
         message = "there is nothing at this path; /openapi.json lists what there is"
-    found = ApiError(error.status_code, message, headers=error.headers)
-    return json_response(found.to_dict(), found.status, found.headers)
+    return error_response(ApiError(error.status_code, message, headers=error.headers))
+
+
+async def _left(_: Request, __: Exception) -> Response:
+    return Response(status_code=499)  # which nobody reads
 
 
 async def _bug(_: Request, error: Exception) -> Response:
     """The answer shows nothing of the error; the terminal does."""
     traceback.print_exception(error, file=sys.stderr)
-    found = ApiError(500, "the server failed; its terminal shows the cause", code="internal_error")
-    return json_response(found.to_dict(), found.status)
+    return error_response(ApiError(500, "the server failed; its terminal shows the cause", code="internal_error"))

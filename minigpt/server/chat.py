@@ -4,9 +4,9 @@ import asyncio
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from minigpt.data.transcript import CHAT_TEMPLATE, Message, stop_in_turn, transcript
+from minigpt.data.transcript import CHAT_TEMPLATE, Message, Role, stop_in_turn, transcript
 from minigpt.generation.healing import Prompt, encode_prompt
 from minigpt.server.api_error import invalid
 from minigpt.server.completion_options import completion_of
@@ -46,7 +46,7 @@ async def new_chat(body: ChatBody, model: ServedModel, config: ServeConfig, rend
     is_transcript = model.chat_template == CHAT_TEMPLATE
     messages = read_messages(body.messages)
     if is_transcript:
-        text = transcript([Message(each["role"], each["content"]) for each in messages], reply=True)
+        text = transcript([Message(cast("Role", each["role"]), each["content"]) for each in messages], reply=True)
         prompt = await asyncio.to_thread(model.encode, text, token_healing=body.token_healing)
     else:
         prompt = await encode_conversation(messages, model, render, token_healing=body.token_healing)

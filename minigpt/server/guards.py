@@ -9,7 +9,7 @@ from prometheus_client import Counter
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from minigpt.server.answering import json_response
+from minigpt.server.answering import error_response
 from minigpt.server.api_error import ApiError
 from minigpt.server.serve_config import ServeConfig, host_name
 
@@ -38,8 +38,8 @@ class Guards:
         try:
             self._check(scope)
         except ApiError as error:
-            headers = {**error.headers, "Connection": "close"}
-            await json_response(error.to_dict(), error.status, headers)(scope, receive, send)
+            error.headers["Connection"] = "close"
+            await error_response(error)(scope, receive, send)
             return
         await self.app(scope, receive, send)
 

@@ -14,7 +14,7 @@ class Metrics:
     """What the server has done so far, and what its models do."""
 
     def __init__(self, models: Models, n_texts: Callable[[], int]) -> None:
-        disable_created_metrics()  # a time for each name, which nobody asks for
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a time for each name, which nobody asks for
         self._models, self._n_texts, self._registry = models, n_texts, CollectorRegistry()
         self._registry.register(self)
         self.responses = self._counter("responses", "HTTP responses by path and status", "path", "status")

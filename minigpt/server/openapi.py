@@ -228,6 +228,7 @@ _OPERATIONS: tuple[tuple[str, type[BaseModel] | None, type[Answer] | str, tuple[
 def openapi(version: str) -> dict[str, Any]:
     """The OpenAPI 3.1 description of the server. The server checks bodies by the same types."""
     types = {kind for _, body, answer, *_ in _OPERATIONS for kind in (body, answer)} | {Error}
+    models: list[tuple[type[BaseModel], Literal["validation"]]]
     models = [(kind, "validation") for kind in types if isinstance(kind, type)]
     references, definitions = models_json_schema(models, ref_template="#/components/schemas/{model}")
 

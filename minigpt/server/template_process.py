@@ -103,7 +103,8 @@ def _main() -> None:
             resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.globals["raise_exception"] = _refuse
-    source, template, answer = json.loads(sys.stdin.buffer.readline()), None, {}
+    source, template = json.loads(sys.stdin.buffer.readline()), None
+    answer: dict[str, str] = {}
     while True:
         sys.stdout.buffer.write(f"{json.dumps(answer)}\n".encode())
         sys.stdout.buffer.flush()
