@@ -276,34 +276,24 @@ def test_an_echo_is_the_prompts_own_text(client: TestClient, prompt: object, tex
         assert plain["logprobs"]["text_offset"][0] == len(text)
 
 
-def test_a_prompt_can_be_scored_without_continuing_it(client: TestClient) -> None:
-    answer = ask(client, prompt=["Once", "upon"], max_tokens=0, echo=True, logprobs=0)
+@pytest.mark.parametrize("best_of", [1, 3])
+def test_a_prompt_can_be_scored_without_continuing_it(client: TestClient, best_of: int) -> None:
+    answer = ask(client, prompt=["Once", "upon"], best_of=best_of, max_tokens=0, echo=True, logprobs=0)
     assert [choice["text"] for choice in answer["choices"]] == ["Once", "upon"]
     assert [len(choice["logprobs"]["tokens"]) for choice in answer["choices"]] == [4, 4]
     assert answer["choices"][0]["finish_reason"] == "length"
     assert answer["usage"] == {"prompt_tokens": 8, "completion_tokens": 0, "total_tokens": 8}
 
 
-@pytest.mark.parametrize("body", [{"prompt": "Once"}, {"prompt": "Once" * CONTEXT, "context": "slide"}], ids=len)
-def test_a_prompt_can_be_echoed_without_scores_or_a_text(client: TestClient, body: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "body", [{"prompt": "Once"}, {"prompt": "Once" * CONTEXT, "context": "slide"}, {"prompt": "a", "n": 2}], ids=str
+)
+def test_a_prompt_can_be_echoed_without_scores_or_a_text(client: TestClient, body: dict[str, Any]) -> None:
     (piece,) = stream(client, **body, max_tokens=0, echo=True)
     for answer in (ask(client, **body, max_tokens=0, echo=True), piece):
-        (choice,) = answer["choices"]
-        assert (choice["text"], choice["finish_reason"], choice["logprobs"]) == (body["prompt"], "length", None)
-
-
-def test_each_of_n_choices_echoes_the_prompt_without_a_text(client: TestClient) -> None:
-    (piece,) = stream(client, prompt="Once", n=2, max_tokens=0, echo=True)
-    for answer in (ask(client, prompt="Once", n=2, max_tokens=0, echo=True), piece):
-        assert [choice["index"] for choice in answer["choices"]] == [0, 1]
-        assert {(choice["text"], choice["finish_reason"]) for choice in answer["choices"]} == {("Once", "length")}
-
-
-def test_the_best_of_several_echoes_without_a_text_are_scored(client: TestClient) -> None:
-    answer = ask(client, prompt=["Once", "upon"], n=1, best_of=3, max_tokens=0, echo=True, logprobs=0)
-    assert [choice["text"] for choice in answer["choices"]] == ["Once", "upon"]
-    assert [len(choice["logprobs"]["tokens"]) for choice in answer["choices"]] == [4, 4]
-    assert answer["usage"]["completion_tokens"] == 0
+        assert [choice["index"] for choice in answer["choices"]] == list(range(body.get("n", 1)))
+        for choice in answer["choices"]:
+            assert (choice["text"], choice["finish_reason"], choice["logprobs"]) == (body["prompt"], "length", None)
 
 
 def test_half_a_character_is_a_token_of_bytes(client: TestClient) -> None:

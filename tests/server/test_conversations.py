@@ -20,6 +20,11 @@ MESSAGES = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "
 BODY: dict[str, Any] = {"messages": MESSAGES, "seed": 1}
 
 
+def parts(part: object) -> dict[str, Any]:
+    """The messages of a request with this part after a text."""
+    return {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]}
+
+
 @pytest.mark.parametrize("template", [TEMPLATE, FIELDS, CHAT_TEMPLATE], ids=["contents", "fields", "minigpt's"])
 def test_fields_that_ask_for_nothing_change_nothing(template: str) -> None:
     """The openai package sends a message of an answer back with all fields that it has."""
@@ -63,6 +68,11 @@ def test_a_stop_text_with_line_breaks_is_found_in_a_transcript(stop: object, wri
 @pytest.mark.parametrize(
     ("changes", "param", "message"),
     [
+        ({"max_completion_tokens": 0}, "max_completion_tokens", "(0) must be greater than or equal to 1"),
+        (parts({"type": "image_url", "image_url": {"url": "data:"}}), "messages[0].content[1]", "'image_url', but the"),
+        (parts({"type": "text"}), "messages[0].content[1].text", "is missing"),
+        (parts({"text": "a"}), "messages[0].content[1].type", "is missing"),
+        (parts("a"), "messages[0].content[1]", "must be an object"),
         ({"tools": [{"type": "function"}], "tool_choice": "auto"}, "tools", "cannot call tools"),
         ({"functions": [{"name": "f"}]}, "functions", "cannot call tools"),
         ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [{"id": "1"}]}, *MESSAGES]},
@@ -75,7 +85,6 @@ def test_a_stop_text_with_line_breaks_is_found_in_a_transcript(stop: object, wri
         ({"messages": [{"role": "user", "content": "a", "refusal": "no"}]},
          "messages[0].refusal", "unknown field 'messages[0].refusal'"),
     ],
-    ids=["tools", "functions", "calls", "audio", "top", "many", "store", "format", "refusal"],
 )  # fmt: skip
 def test_what_a_conversation_cannot_have_is_one_sentence(changes: dict[str, Any], param: str, message: str) -> None:
     with new_client("tiny", chat_template=TEMPLATE) as client:

@@ -40,6 +40,7 @@ def test_models_are_listed_with_their_context_length(client: TestClient) -> None
     assert client.get("/v1/models/other").json() == answer["data"][1]
     assert answer["data"][0]["max_model_len"] == CONTEXT
     assert client.get("/v1/models/none").status_code == 404
+    assert client.get("/health").json() == {"status": "ok"}
 
 
 def test_models_that_are_being_loaded_are_503_with_a_time_to_retry() -> None:
@@ -50,10 +51,6 @@ def test_models_that_are_being_loaded_are_503_with_a_time_to_retry() -> None:
             assert response.status_code == 503
             assert response.headers["retry-after"] == "2"
         assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 503
-
-
-def test_loaded_models_are_healthy(client: TestClient) -> None:
-    assert client.get("/health").json() == {"status": "ok"}
 
 
 # Tokenizers
@@ -118,25 +115,6 @@ def test_a_developer_is_the_system_and_text_parts_are_joined(template: str) -> N
         ]
     assert answers[0]["choices"] == answers[1]["choices"]
     assert answers[0]["usage"] == answers[1]["usage"]
-
-
-@pytest.mark.parametrize(
-    ("part", "param", "message"),
-    [
-        ({"type": "image_url", "image_url": {"url": "data:"}}, "messages[0].content[1]", "'image_url', but the model"),
-        ({"type": "text"}, "messages[0].content[1].text", "is missing"),
-        ({"text": "a"}, "messages[0].content[1].type", "is missing"),
-        ("a", "messages[0].content[1]", "must be an object"),
-    ],
-    ids=["image", "no text", "no type", "no object"],
-)
-def test_a_part_that_is_not_text_is_one_sentence(part: object, param: str, message: str) -> None:
-    messages = [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]
-    with new_client("tiny", chat_template=TEMPLATE) as client:
-        response = client.post("/v1/chat/completions", json={"messages": messages})
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == param
-    assert message in response.json()["error"]["message"]
 
 
 def conversation_prompt(model: ServedModel, content: str) -> Prompt:
@@ -263,30 +241,22 @@ def test_a_conversation_may_be_longer_than_the_context_if_it_slides() -> None:
             assert answer["usage"]["completion_tokens"] == 3
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
-def test_an_answer_has_at_least_one_token(name: str) -> None:
-    with new_client("tiny", chat_template=TEMPLATE) as client:
-        body = {"messages": [{"role": "user", "content": "hi"}], name: 0}
-        response = client.post("/v1/chat/completions", json=body)
-    assert response.status_code == 400
-    assert response.json()["error"]["message"] == f"{name} (0) must be greater than or equal to 1"
-
-
 # The server itself
 
 
 def test_metrics_count_requests_and_tokens() -> None:
     with new_client("tiny") as client:
         client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 5, "n": 2, "logit_bias": {"256": -100}})
+        client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 0, "echo": True})  # has no first token
         client.get("/no such path")
         text = client.get("/metrics").text
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert lines['minigpt_responses_total{path="/v1/completions",status="200"}'] == "1.0"
+    assert lines['minigpt_responses_total{path="/v1/completions",status="200"}'] == "2.0"
     assert lines['minigpt_responses_total{path="other",status="404"}'] == "1.0"
-    assert lines["minigpt_prompt_tokens_total"] == "3.0"
+    assert lines["minigpt_prompt_tokens_total"] == "6.0"
     assert lines["minigpt_generated_tokens_total"] == "10.0"
     assert lines["minigpt_texts"] == "0.0"
-    assert lines["minigpt_request_seconds_count"] == "1.0"
+    assert lines["minigpt_request_seconds_count"] == "2.0"
     assert lines['minigpt_first_token_seconds_bucket{le="+Inf"}'] == "1.0"
 
 
@@ -296,18 +266,6 @@ def test_metrics_count_errors_of_the_server(monkeypatch: pytest.MonkeyPatch) -> 
         assert client.get("/tokenizer_info").status_code == 500
         text = client.get("/metrics").text
     assert 'minigpt_responses_total{path="/tokenizer_info",status="500"} 1.0\n' in text
-
-
-def test_an_echo_without_a_text_has_no_time_to_its_first_token() -> None:
-    with new_client("tiny") as client:
-        client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 0, "echo": True})
-        nothing = client.get("/metrics").text
-        client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 1, "echo": True, "logprobs": 0})
-        one = client.get("/metrics").text
-    assert "minigpt_request_seconds_count 1.0\n" in nothing
-    assert "minigpt_first_token_seconds_count 0.0\n" in nothing
-    assert "minigpt_first_token_seconds_count 1.0\n" in one
-    assert "minigpt_between_tokens_seconds_count 0.0\n" in one
 
 
 def test_the_openapi_file_describes_the_answers() -> None:

@@ -435,12 +435,3 @@ def test_a_client_that_leaves_stops_costing(server: SocketServer, streams: bool)
     connection.close()
     wait_until(lambda: server.n_texts == 0)
     assert status(server.ask(post("/v1/completions", json.dumps(BODY).encode()))) == 200
-
-
-def test_a_stream_whose_client_does_not_read_is_ended_too(server: SocketServer) -> None:
-    connection = server.send(
-        "/v1/completions", {"prompt": "a", "max_tokens": 50_000, "context": "slide", "stream": True}
-    )
-    wait_until(lambda: server.n_texts == 1)
-    connection.close()
-    wait_until(lambda: server.n_texts == 0)

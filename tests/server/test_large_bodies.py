@@ -67,12 +67,10 @@ def test_the_first_of_many_wrong_ids_is_named(wrong: object) -> None:
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        (["a"] * 129, "prompt has 129 prompts; send at most 128"),
         ([[1]] * 129, "prompt has 129 prompts; send at most 128"),
-        (["a"] * 10_001, "must have at most 10000 items, not"),
         ([[1]] * 10_001, "must have at most 10000 items, not"),
     ],
-    ids=["texts", "ids", "many texts", "many ids"],
+    ids=["many", "too many"],
 )
 def test_too_many_prompts_are_refused_before_they_are_read(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, prompts: list[object], message: str
