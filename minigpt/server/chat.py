@@ -11,7 +11,7 @@ from minigpt.generation.healing import Prompt, encode_prompt
 from minigpt.server.api_error import invalid
 from minigpt.server.completion_options import completion_of
 from minigpt.server.completions import Completion
-from minigpt.server.request_bodies import ChatBody, CompletionBody, GenerationBody, MessageBody, Part
+from minigpt.server.request_bodies import ChatBody, CompletionBody, GenerationBody
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import ServedModel
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -44,7 +44,7 @@ async def new_chat(body: ChatBody, model: ServedModel, config: ServeConfig, rend
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid(f"top_logprobs ({body.top_logprobs}) needs logprobs: true", "top_logprobs")
     is_transcript = model.chat_template == CHAT_TEMPLATE
-    messages = read_messages(body.messages)
+    messages = [message.for_template() for message in body.messages]
     if is_transcript:
         text = transcript([Message(cast("Role", each["role"]), each["content"]) for each in messages], reply=True)
         prompt = await asyncio.to_thread(model.encode, text, token_healing=body.token_healing)
@@ -69,34 +69,6 @@ async def new_chat(body: ChatBody, model: ServedModel, config: ServeConfig, rend
     return await asyncio.to_thread(
         completion_of, asked, [prompt], [""], model, config, is_chat=True, is_transcript=is_transcript
     )
-
-
-def read_messages(messages: Sequence[MessageBody]) -> list[dict[str, str]]:
-    """The messages as templates read them: role, content and name. A developer is the system.
-
-    Raises: ApiError for a part that is not text.
-    """
-    return [
-        {
-            "role": "system" if message.role == "developer" else message.role,
-            "content": _text(message.content, f"messages[{index}].content"),
-            **({"name": message.name} if message.name else {}),
-        }
-        for index, message in enumerate(messages)
-    ]
-
-
-def _text(content: str | Sequence[Part], name: str) -> str:
-    """The text of a message; several parts are joined."""
-    if isinstance(content, str):
-        return content
-    for index, part in enumerate(content):
-        if part.type != "text":
-            message = f"{name}[{index}] has the type {part.type[:40]!a}, but the model reads only text"
-            raise invalid(message, f"{name}[{index}]")
-        if part.text is None:
-            raise invalid(f"{name}[{index}].text is missing", f"{name}[{index}].text")
-    return "".join(part.text or "" for part in content)
 
 
 async def encode_conversation(

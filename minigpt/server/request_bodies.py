@@ -43,7 +43,7 @@ class Body(BaseModel):
             return fields
         given = {name: value for name, value in fields.items() if value is not None}
         for name in given:
-            if name not in cls.model_fields and cls.model_config.get("extra") == "forbid":
+            if name not in cls.model_fields:
                 raise PydanticCustomError("unknown_field", "", {"field": name, "known": list(cls.model_fields)})
         return given
 
@@ -197,10 +197,10 @@ class CompletionBody(GenerationBody):
 
 
 class Part(BaseModel):
-    """A part of a message."""
+    """A part of a message; the model reads only text."""
 
-    type: str
-    text: str | None = None
+    type: Literal["text"]
+    text: str
 
 
 class MessageBody(Body):
@@ -216,6 +216,15 @@ class MessageBody(Body):
     reasoning_content: str | None = _Unread
     annotations: list[dict[str, Any]] | None = _Unread
     tool_calls: Annotated[list[dict[str, Any]], Len(0, 0)] = Field([], description="refused unless empty")
+
+    def for_template(self) -> dict[str, str]:
+        """The message as templates read it. A developer is the system."""
+        parts = self.content
+        return {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": parts if isinstance(parts, str) else "".join(part.text for part in parts),
+            **({"name": self.name} if self.name else {}),
+        }
 
 
 class TextFormat(BaseModel):

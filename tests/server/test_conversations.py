@@ -69,7 +69,7 @@ def test_a_stop_text_with_line_breaks_is_found_in_a_transcript(stop: object, wri
     ("changes", "param", "message"),
     [
         ({"max_completion_tokens": 0}, "max_completion_tokens", "(0) must be greater than or equal to 1"),
-        (parts({"type": "image_url", "image_url": {"url": "data:"}}), "messages[0].content[1]", "'image_url', but the"),
+        (parts({"type": "image_url", "image_url": {"url": "data:"}}), "messages[0].content[1].type", "must be 'text'"),
         (parts({"type": "text"}), "messages[0].content[1].text", "is missing"),
         (parts({"text": "a"}), "messages[0].content[1].type", "is missing"),
         (parts("a"), "messages[0].content[1]", "must be an object"),
