@@ -3,11 +3,10 @@
 import difflib
 import re
 import reprlib
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from annotated_types import Len
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
 
 from minigpt.config import SamplingConfig
 from minigpt.server.api_error import ApiError, invalid
@@ -44,7 +43,7 @@ class Body(BaseModel):
         given = {name: value for name, value in fields.items() if value is not None}
         for name in given:
             if name not in cls.model_fields:
-                raise PydanticCustomError("unknown_field", "", {"field": name, "known": list(cls.model_fields)})
+                raise _UnknownFieldError(name, *cls.model_fields)
         return given
 
     @classmethod
@@ -56,17 +55,22 @@ class Body(BaseModel):
         return schema
 
 
-def _refusal(found: ErrorDetails) -> ApiError:
-    """The sentence for what pydantic has found."""
-    kind, context = found["type"], found.get("ctx", {})
-    place = [*(part for part in found["loc"] if part not in _TAGS), *([context["field"]] if "field" in context else [])]
+class _UnknownFieldError(ValueError):
+    """Its arguments are the field's name and those that are known."""
+
+
+def _refusal(found: Mapping[str, Any]) -> ApiError:
+    """The sentence for one of the errors that pydantic has found."""
+    kind, place = found["type"], [part for part in found["loc"] if part not in _TAGS]
+    unknown, *known = found["ctx"]["error"].args if kind == "value_error" else [""]
+    place += [unknown[:_LONGEST_SHOWN]] if unknown else []
     name = "".join(f"[{part}]" if isinstance(part, int) else f".{_escaped(part)}" for part in place).removeprefix(".")
     if kind == "json_invalid":
-        return invalid(f"the body must be JSON: {context['error']}")
+        return invalid(f"the body must be JSON: {found['ctx']['error']}")
     if kind == "missing":
         return invalid(f"{name} is missing", name)
-    if kind == "unknown_field":
-        close = difflib.get_close_matches(context["field"][:_LONGEST_SHOWN], context["known"], n=1)
+    if kind == "value_error":
+        close = difflib.get_close_matches(unknown[:_LONGEST_SHOWN], known, n=1)
         return invalid(f"unknown field {name!r}" + "".join(f"; did you mean {each}?" for each in close), name)
     must = re.sub(r"^\w+ should", "must", found["msg"]).replace(" after validation", "")
     if kind == "list_type" and found["loc"][-1] in _TAGS:
@@ -96,8 +100,8 @@ def _form(prompt: Any) -> str:
 
 _FIRST = Field(fail_fast=True)  # reports the first item that does not fit, of millions
 _Count = Annotated[int, Field(ge=0, le=_LARGEST_ID)]
-_Ids = Annotated[list[_Count], _FIRST, Len(1)]
-_Prompts = (_FIRST, Len(1, MOST_PROMPTS))
+_Ids = Annotated[list[_Count], _FIRST, Field(min_length=1)]
+_Prompts = (_FIRST, Field(min_length=1, max_length=MOST_PROMPTS))
 _Prompt = Annotated[
     Annotated[str, Tag("(text)")]
     | Annotated[list[str], *_Prompts, Tag("(texts)")]
@@ -105,9 +109,9 @@ _Prompt = Annotated[
     | Annotated[list[_Ids], *_Prompts, Tag("(lists)")],
     Discriminator(_form),
 ]
-_Word = Annotated[str, Len(1, 200)]
+_Word = Annotated[str, Field(min_length=1, max_length=200)]
 _Stop = Annotated[
-    Annotated[_Word, Tag("(text)")] | Annotated[list[_Word], Len(0, 16), Tag("(texts)")],
+    Annotated[_Word, Tag("(text)")] | Annotated[list[_Word], Field(max_length=16), Tag("(texts)")],
     Discriminator(lambda stop: "(text)" if isinstance(stop, str) else "(texts)"),
 ]
 _ModelName = Annotated[str | None, Field(description="name of the model; without it the first one", max_length=200)]
@@ -149,7 +153,7 @@ class GenerationBody(Body):
     repetition_penalty: float = _own("repetition_penalty")
     no_repeat_ngram_size: int = _own("no_repeat_ngram_size", le=100)
     min_new_tokens: int = _own("min_new_tokens", le=_LARGEST_ID)
-    bad_words: Annotated[list[_Word], Len(0, 100)] = Field([], description=_own("bad_words").description)
+    bad_words: Annotated[list[_Word], Field(max_length=100)] = Field([], description=_own("bad_words").description)
     until: Literal["sentence", "paragraph", "line"] | None = _own("until")
     context: str | None = Field(
         None, description="slide, or keep-first:N; without it a text must fit into the context", max_length=40
@@ -215,7 +219,7 @@ class MessageBody(Body):
     id: str | None = _Unread
     reasoning_content: str | None = _Unread
     annotations: list[dict[str, Any]] | None = _Unread
-    tool_calls: Annotated[list[dict[str, Any]], Len(0, 0)] = Field([], description="refused unless empty")
+    tool_calls: Annotated[list[dict[str, Any]], Field(max_length=0)] = Field([], description="refused unless empty")
 
     def for_template(self) -> dict[str, str]:
         """The message as templates read it. A developer is the system."""
@@ -236,7 +240,7 @@ class TextFormat(BaseModel):
 class ChatBody(GenerationBody):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[MessageBody], _FIRST, Len(1)] = Field(description="the conversation so far")
+    messages: Annotated[list[MessageBody], _FIRST, Field(min_length=1)] = Field(description="the conversation so far")
     max_tokens: int | None = Field(None, description="maximum number of tokens to generate", ge=1, le=_LARGEST_ID)
     max_completion_tokens: int | None = Field(None, description="the newer name of max_tokens", ge=1, le=_LARGEST_ID)
     logprobs: bool = Field(False, description="give the log-probability of each token of the answer")
@@ -259,7 +263,8 @@ class InspectBody(Body):
 
     model: _ModelName = None
     prompt: Annotated[
-        Annotated[str, Len(1, 100_000), Tag("(text)")] | Annotated[_Ids, Len(1, 100_000), Tag("(ids)")],
+        Annotated[str, Field(min_length=1, max_length=100_000), Tag("(text)")]
+        | Annotated[_Ids, Field(min_length=1, max_length=100_000), Tag("(ids)")],
         Discriminator(lambda prompt: "(text)" if isinstance(prompt, str) else "(ids)"),
     ] = Field(description="a text, or its token ids; its end is inspected if it is too long")
     top: int = Field(5, description="number of the most likely tokens at each position", ge=1, le=_MOST_LOGPROBS)

@@ -1,6 +1,6 @@
 """Renders a model's chat template in a child process that may take only so much time and memory.
 
-A template is a program of whoever made the model. jinja2's sandbox keeps it from files and from Python's inside, but
+A template is a stranger's program. jinja2's sandbox keeps it from files and from Python's inside, but
 limits neither: one expression may take 3.8 GB and 30 s.
 """
 
@@ -19,7 +19,7 @@ from minigpt.server.side_work import Turns
 _SECONDS = 10  # for one rendering
 _MEMORY = 512 << 20  # bytes of address space
 _LONGEST_TEXT = 4_000_000  # characters that a template may make of a conversation
-_LONGEST_ANSWER = 1 << 26  # bytes; a character takes up to 12 in JSON
+_LONGEST_ANSWER = 1 << 26  # bytes; a character has at most 12 in JSON
 _ENDED, _NO_MEMORY = "its process has ended", f"it takes more than {_MEMORY >> 20} MB of memory"
 
 
