@@ -179,11 +179,13 @@ def test_a_prompt_begins_with_the_tokens_that_its_tokenizer_puts_before_it() -> 
     tokenizer = Tokenizer(replace(SPECIAL.byte_level("a test"), prefix=(257,)))
     network = random_model(n_positions=CONTEXT, vocab_size=tokenizer.vocab_size)
     model = served_model("tiny", model=network, tokenizer=tokenizer, chat_template="{{ messages[0].content }}")
-    (request,) = new_completion(CompletionBody(prompt="a"), model, ServeConfig()).requests
+    (request,) = new_completion(CompletionBody.model_validate({"prompt": "a"}), model, ServeConfig()).requests
     assert request.prompt == [257, ord("a")]
     assert conversation_prompt(model, "a").ids == [ord("a")]  # as in transformers: the template writes all of them
-    assert tokenize(TokenizeBody(prompt="a"), model, ServeConfig())["tokens"] == [257, ord("a")]
-    assert tokenize(TokenizeBody(prompt="a", add_special_tokens=False), model, ServeConfig())["tokens"] == [ord("a")]
+    assert tokenize(TokenizeBody.model_validate({"prompt": "a"}), model, ServeConfig())["tokens"] == [257, ord("a")]
+    assert tokenize(TokenizeBody.model_validate({"prompt": "a", "add_special_tokens": False}), model, ServeConfig())[
+        "tokens"
+    ] == [ord("a")]
     assert tokenizer_info(model)["add_bos_token"] is True
 
 
