@@ -87,7 +87,7 @@ def serve(
 
     served = Models(load)
     received = run(listening, config, served, on_loaded=on_loaded, log=note)
-    if received and not served.are_loaded:
+    if received and not served.all:
         _exit_while_loading(received[0])
     if received[:1] == [signal.SIGINT]:
         raise KeyboardInterrupt

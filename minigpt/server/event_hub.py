@@ -10,7 +10,7 @@ from minigpt.errors import ConfigError, MinigptError
 from minigpt.generation.batching.requests import Event, Failed, Request
 from minigpt.generation.batching.worker import Worker
 from minigpt.generation.streaming import Piece
-from minigpt.server.api_error import ApiError, shutting_down
+from minigpt.server.api_error import ApiError
 from minigpt.server.metrics import Metrics
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import Models, ServedModel
@@ -47,7 +47,7 @@ class EventHub:
     def end_requests(self) -> None:
         """Ends all running requests with an error that says that the server shuts down."""
         for queue in set(self._queues.values()):
-            queue.put_nowait(shutting_down())
+            queue.put_nowait(_shutting_down())
 
     @property
     def n_texts(self) -> int:
@@ -75,7 +75,7 @@ class EventHub:
     def check_accepts(self, n_texts: int) -> None:
         """Raises: ApiError if the queue has no room for so many texts more, or the server is shutting down."""
         if self.is_stopping:
-            raise shutting_down()
+            raise _shutting_down()
         if self.n_texts + n_texts <= self.config.max_batch + self.config.max_queue:
             return
         turns = self.n_texts / self.config.max_batch
@@ -122,6 +122,10 @@ class EventHub:
                 steps.setdefault(self._queues[event.request], []).append(event)
         for queue, step in steps.items():
             queue.put_nowait(step)
+
+
+def _shutting_down() -> ApiError:
+    return ApiError(503, "the server is shutting down", code="stopped")
 
 
 def _failure(error: MinigptError) -> ApiError:

@@ -32,15 +32,13 @@ class Guards:
         self._hosts = {"localhost", "127.0.0.1", "::1", *map(host_name, (config.host, *config.allowed_hosts))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        try:
-            self._check(scope)
-        except ApiError as error:
-            error.headers["Connection"] = "close"
-            await error_response(error)(scope, receive, send)
-            return
+        if scope["type"] == "http":
+            try:
+                self._check(scope)
+            except ApiError as error:
+                error.headers["Connection"] = "close"
+                await error_response(error)(scope, receive, send)
+                return
         await self.app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
