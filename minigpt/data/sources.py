@@ -15,7 +15,7 @@ from pathlib import Path
 
 from minigpt.config import ReadingConfig
 from minigpt.data.chat_log import CONVERSATION_KEYS, conversation_fields, is_pair
-from minigpt.data.parquet import column_names, read_parquet
+from minigpt.data.parquet import read_parquet
 from minigpt.data.records import Record, json_form, json_lines, json_values, read_records
 from minigpt.data.skipped import shown
 from minigpt.data.source_files import (
@@ -27,6 +27,7 @@ from minigpt.data.source_files import (
     skip_bom,
     undecodable,
 )
+from minigpt.data.table import read_layout
 from minigpt.data.transcript import count_unlearned, unmarked
 from minigpt.errors import DataError
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
@@ -191,7 +192,7 @@ def _described(fields: Sequence[str]) -> str:
 def _first_keys(file: SourceFile, text_key: str) -> Collection[str]:
     """The keys of the first record in a file, or the columns of a table."""
     if file.is_parquet:
-        return column_names(file.path, file.name)
+        return [column.name for column in read_layout(file.path, file.name)[0]]
     form = json_form(file, text_key)
     if form is None:
         return ()

@@ -13,6 +13,7 @@ from docx.oxml.ns import nsdecls
 
 from minigpt import optional_packages
 from minigpt.corpus_report.issues import find_issues
+from minigpt.data import limited_reading
 from minigpt.data.documents import html, limits, read
 from minigpt.data.documents import pdf as pdf_module
 from minigpt.data.documents.read import read_document
@@ -606,7 +607,7 @@ def test_a_parser_gets_no_attributes_and_no_markup_that_was_not_counted(monkeypa
     monkeypatch.setattr(limits, "MAX_NODES", 4)
     assert html.html_text(page, limits.Budget(10)) == "x"
     budget = limits.Budget(10)
-    with pytest.raises(limits.DocumentError, match="has more than 4 tags"):
+    with pytest.raises(limited_reading.RefusedError, match="has more than 4 tags"):
         html.html_text(page, budget) + html.html_text(page, budget)
 
 
@@ -666,7 +667,7 @@ def test_a_pdf_that_takes_too_much_is_one_sentence(tmp_path: Path, monkeypatch: 
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf())
     with monkeypatch.context() as patch:
-        patch.setattr(pdf_module, "_WAITED", 0)
+        patch.setattr(limited_reading, "CLOCK", 1e-6)
         with pytest.raises(DataError, match=r"a\.pdf takes more than 5 s to read; save it again, or give its text"):
             read_document(path, "a.pdf")
     if sys.platform == "linux":
