@@ -62,7 +62,8 @@ def read_rows(
     Texts are decoded from UTF-8 with `errors`; `advice` is for one that is not UTF-8.
     Raises: as `read_layout`.
     """
-    for number, names, rows in _read(path, name, rows_in_child, columns, errors, advice, groups):
+    numbers = None if groups is None else list(groups)
+    for number, names, rows in _read(path, name, rows_in_child, columns, errors, advice, numbers):
         for index, row in enumerate(rows):
             yield number + index, dict(zip(names, row, strict=True))
 
