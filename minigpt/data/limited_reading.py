@@ -24,13 +24,17 @@ from typing import Any
 
 from minigpt.errors import reason_of
 
-CLOCK = 10  # times the seconds of computing, by the clock: the only limit on time that Windows has
 _OUT_OF_TIME = getattr(signal, "SIGXCPU", None)  # the signal that ends the child; Windows has none
 _RESULT, _END, _REFUSED, _DAMAGED, _NO_MEMORY, _MISSING = "result", "end", "refused", "damaged", "memory", "missing"
 
 
 class RefusedError(Exception):
     """A file that is not read; the message continues "NAME …"."""
+
+
+def by_the_clock(seconds: int) -> float:
+    """The seconds that may pass until a result: the only limit on time that Windows has."""
+    return 20 + 4 * seconds
 
 
 def read_limited(
@@ -45,7 +49,7 @@ def read_limited(
     """What the function `reader` of a module yields for the arguments, and the content if there is one.
 
     Arguments and results are values of JSON. `seconds` of computing may pass until each result; `memory` is in bytes,
-    beside what the `packages` take that the reader needs. `advice` says what to do about a file that takes more.
+    beside the content and the `packages` that the reader needs. `advice` says what to do about a file that takes more.
     Raises: RefusedError for such a file, for one that the system does not open, and if the reader does; ValueError,
     with the reason, if it raises anything else; ImportError for packages that cannot be imported.
     """
@@ -54,9 +58,12 @@ def read_limited(
         "arguments": arguments,
         "size": len(content),
         "packages": packages,
-        "limits": (seconds, CLOCK * seconds, memory),
+        "limits": (seconds, by_the_clock(seconds), memory),
     }
-    child = _idle.pop() if _idle else _Child()
+    try:
+        child = _idle.pop()
+    except IndexError:
+        child = _Child()
     kind = ""
     try:
         for kind, value in child.answers(request, content):
@@ -157,6 +164,7 @@ def _answer(
     reader: tuple[str, str], arguments: list[Any], size: int, packages: list[str], limits: tuple[int, float, int]
 ) -> None:
     seconds, clock, memory = limits
+    content = (sys.stdin.buffer.read(size),) if size else ()
     try:
         _limit_memory(None)
         for package in packages:
@@ -164,7 +172,6 @@ def _answer(
         function = getattr(import_module(reader[0]), reader[1])
         _limit_time(seconds, clock)
         _limit_memory(memory)
-        content = (sys.stdin.buffer.read(size),) if size else ()
         for result in function(*arguments, *content):
             faulthandler.cancel_dump_traceback_later()  # the parent takes its time
             _send(_RESULT, result)
@@ -177,9 +184,8 @@ def _answer(
     except ImportError as error:
         kind, value = _MISSING, str(error)
     except OSError as error:
-        kind, value = (
-            (_REFUSED, f"cannot be read ({reason_of(error)})") if error.strerror else (_DAMAGED, _short(error))
-        )
+        kind = _REFUSED if error.strerror else _DAMAGED  # the system's or a package's
+        value = f"cannot be read ({reason_of(error)})" if error.strerror else _short(error)
     except Exception as error:  # a package may raise anything for a damaged file
         kind, value = _DAMAGED, _short(error)
     faulthandler.cancel_dump_traceback_later()

@@ -79,7 +79,7 @@ def test_computing_is_limited_until_each_result() -> None:
 
 
 def test_time_is_limited_by_the_clock_and_not_while_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limited_reading, "CLOCK", 0.3)
+    monkeypatch.setattr(limited_reading, "by_the_clock", lambda _: 0.3)
     with pytest.raises(RefusedError, match=r"^takes more than 1 s to read; split it$"):
         list(answers(time.sleep, 100))
     results = answers(itertools.repeat, "x" * 10_000, 100)
