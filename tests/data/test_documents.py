@@ -665,15 +665,14 @@ def test_a_document_that_is_nested_too_deeply_is_one_sentence(tmp_path: Path, na
 
 def test_a_pdf_that_takes_too_much_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.pdf"
-    path.write_bytes(pdf())
+    path.write_bytes(pdf(pages=3000))
     with monkeypatch.context() as patch:
-        patch.setattr(limited_reading, "by_the_clock", lambda _: 1e-6)
+        patch.setattr(limited_reading, "by_the_clock", lambda _: 0.01)
         with pytest.raises(DataError, match=r"a\.pdf takes more than 5 s to read; save it again, or give its text"):
             read_document(path, "a.pdf")
     if sys.platform == "linux":
         monkeypatch.setattr(pdf_module, "_MEMORY", 1)
         monkeypatch.setattr(pdf_module, "_MEMORY_PER_BYTE", 0)
-        path.write_bytes(pdf(pages=3000))
         with pytest.raises(DataError, match=r"a\.pdf takes more than 0 MB of memory; save it again, or give its text"):
             read_document(path, "a.pdf")
 
