@@ -204,26 +204,24 @@ def _send(kind: str, value: object) -> None:
 def _limit_time(seconds: int, clock: float) -> None:
     """Limits the time until the next call."""
     faulthandler.dump_traceback_later(clock, exit=True)
-    if sys.platform != "win32":
-        import resource
-
-        _set_limit(resource.RLIMIT_CORE, 0)
-        _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + seconds)
+    _limit("RLIMIT_CORE", 0)
+    _limit("RLIMIT_CPU", math.ceil(time.process_time()) + seconds)
 
 
 def _limit_memory(more: int | None) -> None:
     """Limits the memory to some more than the process has, or not any more; on Linux only: macOS refuses it."""
     if sys.platform == "linux":
+        has = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        _limit("RLIMIT_AS", None if more is None else has + more)
+
+
+def _limit(name: str, most: int | None) -> None:
+    """Limits a resource, or not more than the user does."""
+    if sys.platform != "win32":
         import resource
 
-        has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        _set_limit(resource.RLIMIT_AS, resource.RLIM_INFINITY if more is None else has + more)
-
-
-def _set_limit(kind: int, limit: int) -> None:
-    import resource
-
-    hard = resource.getrlimit(kind)[1]
-    if hard != resource.RLIM_INFINITY:
-        limit = hard if limit == resource.RLIM_INFINITY else min(limit, hard)
-    resource.setrlimit(kind, (limit, hard))
+        kind = getattr(resource, name)
+        hard = resource.getrlimit(kind)[1]
+        if most is None or (hard != resource.RLIM_INFINITY and hard < most):
+            most = hard
+        resource.setrlimit(kind, (most, hard))
