@@ -38,6 +38,16 @@ def row_group_bytes(path: Path, name: str, key: str) -> list[int]:
     return [path.stat().st_size * group.size // total for group in groups]
 
 
+def are_conversations(path: Path, name: str, key: str) -> bool:
+    """Whether the records are conversations, by the columns.
+
+    Raises: as `read_parquet`.
+    """
+    columns, _ = read_layout(path, name)
+    found = _text_columns(columns, name, key)
+    return is_pair(found) or any(each.kind == "list" for each in columns if each.name == found[0])
+
+
 def _text_columns(found: list[Column], name: str, key: str) -> list[str]:
     """The names of the columns to read.
 
