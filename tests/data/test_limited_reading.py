@@ -116,6 +116,7 @@ def test_ctrl_c_ends_both_processes_and_the_child_says_nothing() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         (child,) = psutil.Process(process.pid).children()
+        assert os.getpgid(child.pid) != os.getpgid(process.pid)  # so that Ctrl-C lets it read on while training saves
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert said.count("Traceback") == 1
