@@ -91,7 +91,7 @@ def test_time_is_limited_by_the_clock_and_not_while_nobody_asks(monkeypatch: pyt
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory")
 def test_memory_is_limited_beside_what_the_packages_take() -> None:
     with pytest.raises(RefusedError, match=r"^takes more than 50 MB of memory; split it$"):
-        list(answers(bytes, 60_000_000, packages=["torch"]))
+        next(answers(bytes, 60_000_000, packages=["torch"]))
     assert len(list(answers(bytes, 1000))) == 1000
 
 
@@ -116,9 +116,10 @@ def test_ctrl_c_ends_both_processes_and_the_child_says_nothing() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         (child,) = psutil.Process(process.pid).children()
-        assert os.getpgid(child.pid) != os.getpgid(process.pid)  # so that Ctrl-C lets it read on while training saves
+        groups = {os.getpgid(child.pid), os.getpgid(process.pid)}
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
+    assert len(groups) == 2  # so that Ctrl-C lets the child read on while training saves
     assert said.count("Traceback") == 1
     assert said.endswith("KeyboardInterrupt\n")
     child.wait(timeout=60)
