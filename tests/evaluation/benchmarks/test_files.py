@@ -116,7 +116,7 @@ def test_parquet_rows_give_the_published_text(tmp_path: Path) -> None:
     assert cbt.read_questions(table("CN", rows)) == [cbt.Question("one . two .", "a XXXXX", ("dog", "cat"), 1)]
     with pytest.raises(DataError, match="row 1 is not a question of HellaSwag"):
         hellaswag.read_questions(table("w", [{"text": "x"}]))
-    with pytest.raises(DataError, match="cannot be read as parquet"):
+    with pytest.raises(DataError, match="is damaged, or not a Parquet file"):
         hellaswag.read_questions(data(tmp_path / "bad.parquet", "x"))
 
 
@@ -391,7 +391,7 @@ def test_parquet_text_that_is_not_utf8_is_one_sentence(tmp_path: Path) -> None:
         pyarrow.string(), 1, [None, pyarrow.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0])), pyarrow.py_buffer(b"\xff")]
     )
     parquet.write_table(pyarrow.table({"text": text}), tmp_path / "bad.parquet")
-    with pytest.raises(DataError, match=r"bad.parquet contains text that is not UTF-8; download it again"):
+    with pytest.raises(DataError, match=r"bad.parquet is not UTF-8 in row 1: byte 0 is 0xff; download it again"):
         list(language_modeling.read_wikitext(DataFile(tmp_path / "bad.parquet", "bad.parquet")))
 
 
