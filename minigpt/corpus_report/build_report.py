@@ -4,20 +4,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from minigpt.corpus_report.characters import Characters
 from minigpt.corpus_report.duplicates import find_duplicates
-from minigpt.corpus_report.held_out import differences
 from minigpt.corpus_report.issues import Issue, find_issues
-from minigpt.corpus_report.languages import language_shares
+from minigpt.corpus_report.languages import differences, language_shares
 from minigpt.corpus_report.locations import Location, find_passages
 from minigpt.corpus_report.near_duplicates import Excerpt, find_examples, first_difference
-from minigpt.corpus_report.overlap import find_overlap
-from minigpt.corpus_report.repeats import MOST_BYTES, find_repeat
+from minigpt.corpus_report.repeats import MOST_BYTES, Overlap, find_overlap, find_repeat
 from minigpt.corpus_report.report import Compression, Passage, Report, search_key
 from minigpt.data.sources import BLOCK_SIZE, Piece, Scan
 from minigpt.data.split import ValidationSplit
+from minigpt.errors import MissingPackageError
 from minigpt.evaluation.baselines import Baseline, ByteStream, all_baselines, model_baseline
 from minigpt.evaluation.even_sample import even_sample
 from minigpt.evaluation.ngrams import BOUNDARY
 from minigpt.model.gpt import GPT
+from minigpt.optional_packages import check_installed
 from minigpt.tokenizer.bpe_training import requested_vocab_size
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
@@ -45,6 +45,7 @@ def build_report(
     `found` is a scan with `encoding_errors="replace"`, so that invalid bytes do not end it; `encoding_errors` is what
     training would use. The text is split as training would split it. `model` (name, model, tokenizer) is measured
     in addition to the baselines; it must not have seen the text.
+    Without the packages of the extra `corpus`, it has no languages, repeats and leakage, and says so.
     Raises: ConfigError and TokenizerError for invalid settings.
     """
     for spec in tokenizers:
@@ -55,10 +56,12 @@ def build_report(
     )
     validation_split = ValidationSplit.plan(found, validation_fraction)
     split = _SplitText(found, validation_split, progress)
-    overlap = find_overlap(split.validation, _train_text(found, validation_split, progress), BOUNDARY)
-    progress("finding the longest repeat", 0, 1)
+    not_measured, overlap, repeat = _missing_packages(), Overlap(), None
     searched = even_sample(split.all, MOST_BYTES)
-    repeat = find_repeat(searched)
+    if not not_measured:
+        overlap = find_overlap(split.validation, _train_text(found, validation_split, progress), BOUNDARY)
+        progress("finding the longest repeat", 0, 1)
+        repeat = find_repeat(searched)
     repeated = searched[repeat.first : repeat.first + repeat.length] if repeat else b""
     shared = split.validation[overlap.start : overlap.start + overlap.length]
     examples = [key for kind in duplicates if (key := search_key(kind.example))]
@@ -70,6 +73,7 @@ def build_report(
         files=tuple(file.name for file in found.files),
         encoding_errors=encoding_errors,
         skipped=found.skipped,
+        not_measured=not_measured,
         text_bytes=found.text_bytes,
         documents=found.n_documents,
         characters=characters.total,
@@ -96,6 +100,15 @@ def build_report(
         compressions=list(_compressions(tokenizers, split, progress)),
         baselines=list(_baselines(split, model, progress)),
     )
+
+
+def _missing_packages() -> str:
+    """A sentence on the packages that are missing and on what is not measured without them, or nothing."""
+    try:
+        check_installed("measuring languages, repeated passages and leakage", "py3langid", "pydivsufsort")
+    except MissingPackageError as error:
+        return str(error)
+    return ""
 
 
 class _Sample:

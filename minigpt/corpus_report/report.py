@@ -7,8 +7,7 @@ from minigpt.corpus_report.issue_kinds import TRAILING, UNDECODABLE
 from minigpt.corpus_report.issues import Issue
 from minigpt.corpus_report.locations import Location
 from minigpt.corpus_report.near_duplicates import NearDuplicateStats
-from minigpt.corpus_report.overlap import Overlap
-from minigpt.corpus_report.repeats import Repeat
+from minigpt.corpus_report.repeats import Overlap, Repeat
 from minigpt.evaluation.baselines import Baseline
 
 # Below these, a finding is not worth fixing.
@@ -60,6 +59,7 @@ class Report:
     files: tuple[str, ...]
     encoding_errors: str
     skipped: tuple[str, ...]
+    not_measured: str  # a sentence, if the packages of the extra `corpus` are missing
     text_bytes: int
     documents: int
     characters: int

@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import torch
 from builders import new_model
 
+from minigpt import optional_packages
+from minigpt.corpus_report import languages
 from minigpt.evaluation.recorded_baselines import recorded_baselines
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.storage.run import Run as RunFolder
@@ -47,6 +50,24 @@ def test_the_report_on_a_clean_text_ends_with_nothing_serious_to_fix(run: Any, s
         assert text in result.stdout
     assert result.stdout.splitlines()[-1] == "nothing serious to fix"
     assert sea.read_bytes() == before
+
+
+def test_without_the_extra_one_line_says_what_is_not_measured(
+    run: Any, sea: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("py3langid", "py3langid.langid", "pydivsufsort"):
+        monkeypatch.setitem(sys.modules, name, None)
+    found = optional_packages.find_spec
+    monkeypatch.setattr(
+        optional_packages, "find_spec", lambda name: None if name in ("py3langid", "pydivsufsort") else found(name)
+    )
+    languages._identifier.cache_clear()
+    lines = run("corpus", "sea.txt").stdout.splitlines()
+    languages._identifier.cache_clear()
+    (line,) = (line for line in lines if "pydivsufsort" in line)
+    assert line.startswith("  measuring languages, repeated passages and leakage needs py3langid and pydivsufsort, ")
+    assert any(re.search(r"languages +not measured", line) for line in lines)
+    assert lines[-1] == "nothing serious to fix"
 
 
 def test_a_tiny_text_is_a_finding(run: Any, here: Path) -> None:

@@ -10,9 +10,9 @@ from minigpt.corpus_report.duplicates import DuplicateStats
 from minigpt.corpus_report.issue_kinds import LICENSE
 from minigpt.corpus_report.locations import Location
 from minigpt.corpus_report.near_duplicates import MIN_SIMILARITY, SHINGLE, NearDuplicateStats
+from minigpt.corpus_report.repeats import WINDOW
 from minigpt.corpus_report.report import Passage, Report, search_key
 from minigpt.corpus_report.units import MIN_LINE, MIN_PARAGRAPH
-from minigpt.corpus_report.window_hashes import WINDOW
 from minigpt.tokenizer.display import visible
 from minigpt.units import count, size
 
@@ -37,7 +37,10 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
         if duplicates.kind != "documents" or report.documents > 1:
             yield from _duplicate_lines(report, duplicates)
     yield from _near_duplicate_lines(report.near_duplicates, report.near_duplicate_passages)
-    yield from _repeat_lines(report)
+    if report.not_measured:
+        yield f"  {report.not_measured}"
+    else:
+        yield from _repeat_lines(report)
     if report.overlap.windows:
         yield ""
         yield from _leakage_lines(report)
@@ -67,14 +70,14 @@ def _facts(report: Report) -> dict[str, str]:
     shares = [f"{code} {share:.0%}" for code, share in list(report.languages.items())[:_MOST_SHARES]]
     if shares and (rest := 1 - sum(report.languages.values())) >= _MIN_REST:
         shares.append(f"not identified {rest:.0%}")
-    languages = ", ".join(shares)
+    languages, missing = ", ".join(shares), "not measured" if report.not_measured else "not identified"
     held_out = f"{size(report.validation_bytes)} ({report.held_out})" if report.validation_bytes else "nothing"
     rows = {
         "size": f"{size(report.text_bytes)} in {count(report.documents, 'document')}",
         "characters": f"{report.characters:,}, {report.distinct_characters:,} different",
         "lines": f"{report.lines:,}, the longest with {report.longest_line:,} characters; line endings: {endings}",
         "scripts": f"{scripts} of the letters" if scripts else "no letters",
-        "languages": f"{languages} of the text, estimated (ISO 639 codes)" if languages else "not identified",
+        "languages": f"{languages} of the text, estimated (ISO 639 codes)" if languages else missing,
         "held_out": f"{held_out} for validation, the same as in training",
     }
     if report.skipped:
