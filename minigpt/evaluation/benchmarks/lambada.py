@@ -7,7 +7,7 @@ words that cannot end a sentence, by an unpublished list of stop words, so it ca
 from minigpt.errors import DataError
 from minigpt.evaluation.benchmarks.files import read_lines, read_records
 from minigpt.evaluation.benchmarks.loglikelihood import encode_pair, score_continuations
-from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult, DataFile, Metric, common_caveats
+from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult, DataFile, Metric, benchmark_result
 from minigpt.evaluation.perplexity import perplexity
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -42,13 +42,9 @@ def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: Benchm
     """
     passages = read_passages(files[0])
     texts = passages[: options.limit]
-    pairs = []
-    for text in texts:
-        context, _, word = text.rpartition(" ")
-        pairs.append(encode_pair(tokenizer, context, f" {word}"))
-    scores = score_continuations(
-        model, pairs, context=options.context, batch_size=options.batch_size, progress=options.progress
-    )
+    split = (text.rpartition(" ")[::2] for text in texts)
+    pairs = [encode_pair(tokenizer, context, f" {word}") for context, word in split]
+    scores = score_continuations(model, pairs, options)
     count = len(scores)
     metrics = (
         Metric(
@@ -74,11 +70,15 @@ def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: Benchm
             "exp of the mean loss of a last word, summed over its tokens (lm-eval's lambada_openai perplexity)",
         ),
     )
-    truncated = sum(each.is_truncated for each in scores)
-    length = options.context or model.config.n_positions
-    caveats = common_caveats(
-        count, len(passages), "passages", published=_PUBLISHED, truncated=truncated, texts=count, context=length
+    lower_case = "the text is all lower case, as in lm-eval's lambada_standard, not lambada_openai"
+    return benchmark_result(
+        "lambada",
+        files,
+        options,
+        (count, len(passages)),
+        "passages",
+        metrics,
+        caveats=[lower_case] if "\n".join(passages).islower() else [],
+        published=_PUBLISHED,
+        truncated=[each.is_truncated for each in scores],
     )
-    if "\n".join(passages).islower():
-        caveats.append("the text is all lower case, as in lm-eval's lambada_standard, not lambada_openai")
-    return BenchmarkResult("lambada", (files[0].name,), count, "passages", metrics, tuple(caveats))

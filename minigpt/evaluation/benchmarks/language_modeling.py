@@ -17,10 +17,10 @@ from minigpt.evaluation.benchmarks.results import (
     BenchmarkResult,
     DataFile,
     Metric,
-    common_caveats,
+    benchmark_result,
 )
 from minigpt.evaluation.breakdown import break_down
-from minigpt.evaluation.perplexity import perplexity
+from minigpt.evaluation.perplexity import perplexity, resolve_protocol
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -92,8 +92,7 @@ def _measure(
     has_more = next(lines, None) is not None
     published = "".join(selected)
     text = detokenizer(published) if options.detokenize else published
-    context = options.context or model.config.n_positions
-    stride = options.stride or max(1, context // 2)
+    context, stride = resolve_protocol(model.config, options.context, options.stride)
     measured = break_down(
         model,
         [tokenizer.start_of_text, *tokenizer.encode(text)],
@@ -142,10 +141,9 @@ def _measure(
             f"the total loss divided by {len(published.encode()):,} bytes as published; {how}",
         ),
     )
-    caveats = common_caveats(len(selected), len(selected) + has_more, "lines")
-    if name != "ptb" and "<unk>" in published:
-        caveats.append("the text with <unk>, not the raw text")
-    return BenchmarkResult(name, (files[0].name,), len(selected), "lines", metrics, tuple(caveats))
+    caveats = ["the text with <unk>, not the raw text"] if name != "ptb" and "<unk>" in published else []
+    examples = len(selected), len(selected) + has_more
+    return benchmark_result(name, files, options, examples, "lines", metrics, caveats=caveats)
 
 
 def _benchmark(name: str, detokenizer: Detokenizer) -> BenchmarkFunction:

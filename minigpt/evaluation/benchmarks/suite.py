@@ -91,7 +91,10 @@ def run_benchmark(
     or the stride do not fit the model.
     """
     files = data if isinstance(data, list) else find_data(name, data)
-    result = BENCHMARKS[name].run(model, tokenizer, files, options or BenchmarkOptions())
+    options = options or BenchmarkOptions()
+    context = options.context or model.config.n_positions
+    options = replace(options, context=context, stride=options.stride or max(1, context // 2))
+    result = BENCHMARKS[name].run(model, tokenizer, files, options)
     if losses := tokenizer.losses():
         lost = f"the tokenizer ({tokenizer.name}) loses part of the text: {', '.join(losses)}"
         result = replace(result, caveats=(*result.caveats, lost))
