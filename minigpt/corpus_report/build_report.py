@@ -1,13 +1,14 @@
 """Builds the report on a text, in bounded memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from minigpt.corpus_report.characters import Characters
-from minigpt.corpus_report.duplicates import find_duplicates
+from minigpt.corpus_report.duplicates import find_duplicates, find_examples
 from minigpt.corpus_report.issues import Issue, find_issues
 from minigpt.corpus_report.languages import differences, language_shares
 from minigpt.corpus_report.locations import Location, find_passages
-from minigpt.corpus_report.near_duplicates import Excerpt, find_examples, first_difference
+from minigpt.corpus_report.near_duplicates import Excerpt, first_difference
 from minigpt.corpus_report.repeats import MOST_BYTES, Overlap, find_overlap, find_repeat
 from minigpt.corpus_report.report import Compression, Passage, Report, search_key
 from minigpt.data.sources import BLOCK_SIZE, Piece, Scan
@@ -27,6 +28,7 @@ StageProgress = Callable[[str, int, int], None]  # the current stage, bytes done
 _MOST_TRAIN, _MOST_VALIDATION = 2**25, 2**24  # bytes of each part kept in memory
 _TOKENIZER_TRAIN, _TOKENIZER_TEXT = 2**23, 2**20  # bytes that tokenizers are trained on, and measured on
 _TOKENIZER_CHUNK = 2**16  # bytes; Hugging Face's trainer needs a hundred times the memory of each text
+_EXAMPLE_LENGTH = 160  # characters of a duplicate
 _MOST_PASSAGE = 2000  # bytes of a passage that are searched for
 _N_BASELINES = 7
 
@@ -64,8 +66,14 @@ def build_report(
         repeat = find_repeat(searched)
     repeated = searched[repeat.first : repeat.first + repeat.length] if repeat else b""
     shared = split.validation[overlap.start : overlap.start + overlap.length]
+    hashes = {*near.examples, *(each.example_hash for each in duplicates if each.example_hash is not None)}
+    texts = find_examples(_with_progress(found.pieces(), "finding examples", found.text_bytes, progress), hashes)
+    duplicates = [
+        each if each.example_hash is None else replace(each, example=texts[each.example_hash][:_EXAMPLE_LENGTH])
+        for each in duplicates
+    ]
     examples = [key for kind in duplicates if (key := search_key(kind.example))]
-    pair = find_examples(_with_progress(found.pieces(), "finding near-duplicates", found.text_bytes, progress), near)
+    pair = [texts[each] for each in near.examples]
     excerpts = first_difference(*pair) if pair else ()
     lines = [excerpt.line for excerpt in excerpts]
     locations = find_passages(found, [*examples, *lines, _beginning(repeated), _beginning(shared)])
@@ -86,7 +94,7 @@ def build_report(
         issues=issues,
         duplicates=duplicates,
         near_duplicates=near,
-        near_duplicate_passages=tuple(_near_duplicate_passages(excerpts, pair or (), locations)),
+        near_duplicate_passages=tuple(_near_duplicate_passages(excerpts, pair, locations)),
         duplicate_locations={key: tuple(locations[key]) for key in examples},
         repeat=repeat,
         repeat_passage=_passage(repeated, locations),

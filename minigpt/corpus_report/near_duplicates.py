@@ -7,15 +7,14 @@ Source: Broder 1997; Leskovec et al., Mining of Massive Datasets, 3.4.
 
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
 
-from minigpt.corpus_report.units import Unit, read_units
-from minigpt.data.sources import Piece
+from minigpt.corpus_report.units import Unit
 from minigpt.evaluation.memorization.words import UNIT, has_spaceless, split
 
 SHINGLE = 5  # words, or characters of scripts without spaces
@@ -40,7 +39,7 @@ Signature = npt.NDArray[np.uint32]
 class NearDuplicateStats:
     """How many of the compared units nearly repeat an earlier one.
 
-    `examples` are the hashes of the most similar pair, with which `find_examples` finds their texts again;
+    `examples` are the hashes of the most similar pair, or none, with which `find_examples` finds their texts again;
     `similarity` is the estimated Jaccard similarity of that pair.
     """
 
@@ -48,7 +47,7 @@ class NearDuplicateStats:
     units: int
     duplicates: int
     sampled_fraction: float
-    examples: tuple[int, int] | None
+    examples: tuple[int, ...]
     similarity: float
 
 
@@ -100,23 +99,9 @@ class NearDuplicateFinder:
             units=len(self.units),
             duplicates=len({right for _, _, right in pairs}),
             sampled_fraction=0.5**self.halvings,
-            examples=(self.units[left].hash, self.units[right].hash) if pairs else None,
+            examples=(self.units[left].hash, self.units[right].hash) if pairs else (),
             similarity=similarity,
         )
-
-
-def find_examples(pieces: Iterable[Piece], near: NearDuplicateStats) -> tuple[str, str] | None:
-    """Reads the text again to find the most similar pair; None if there is none."""
-    if near.examples is None:
-        return None
-    texts: dict[int, str] = {}
-    for unit in read_units(pieces):
-        if unit.kind == near.kind and unit.hash in near.examples:
-            texts.setdefault(unit.hash, unit.text.decode())
-            if len(texts) == 2:
-                break
-    left, right = near.examples
-    return texts[left], texts[right]
 
 
 def first_difference(left: str, right: str) -> tuple[Excerpt, Excerpt]:

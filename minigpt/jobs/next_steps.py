@@ -9,7 +9,7 @@ import numpy as np
 
 from minigpt.config import ReadingConfig
 from minigpt.data.source_files import path_from_here
-from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.jobs.find_run import LENGTH
 from minigpt.jobs.job import Job
 from minigpt.jobs.resume import last_state

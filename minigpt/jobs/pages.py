@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from minigpt.errors import MissingPackageError
-from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.jobs.events import Event, SpeedChange, Started, TeacherTrained
 from minigpt.storage.run import Run
 from minigpt.training.events import Evaluation, Finished, Notice, Sample, Step

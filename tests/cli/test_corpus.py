@@ -14,7 +14,7 @@ from builders import new_model
 
 from minigpt import optional_packages
 from minigpt.corpus_report import languages
-from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.storage.run import Run as RunFolder
 from minigpt.tokenizer.ids_only import IdsOnly
