@@ -175,21 +175,6 @@ def test_without_held_out_text_there_are_no_baselines_and_no_leakage(tmp_path: P
     assert (report.baselines, report.overlap.windows, report.held_out) == ([], 0, "nothing")
 
 
-def test_a_large_text_is_sampled_and_the_report_has_the_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_report_module, "_MOST_TRAIN", 4000)
-    monkeypatch.setattr(build_report_module, "MOST_BYTES", 5000)
-    monkeypatch.setattr(build_report_module, "_MOST_VALIDATION", 1500)
-    documents = [paragraph(seed) for seed in range(200)]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(f'{{"text": "{document}"}}\n' for document in documents))
-    report = build_report(scan(path, encoding_errors="replace"), tokenizers=CHEAP)
-    assert report.held_out == "one document of every 10, at random"
-    assert 4000 < report.repeat_bytes <= 5000
-    assert 1000 < report.validation_sample_bytes <= 1700 < report.validation_bytes
-    assert max(baseline.train_bytes for baseline in report.baselines) <= 4200
-    assert report.overlap.shared == 0
-
-
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("longer", [None, 0, 1])
 @pytest.mark.parametrize("length", [200, 500])  # words; only a part of a long line is searched
@@ -211,21 +196,6 @@ def test_each_of_two_near_duplicates_has_its_own_location(
         assert passage.locations[0].byte in range(start, start + len(paragraphs[number]))
     assert left.text != right.text
     assert ("another" if longer is None else "more") in (left if longer == 0 else right).text
-
-
-def test_a_baseline_trained_on_a_sample_has_its_size_in_the_label(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build_report_module, "_MOST_TRAIN", 8000)
-    documents = [paragraph(seed) for seed in range(100)]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(f'{{"text": "{document}"}}\n' for document in documents))
-    report = build_report(scan(path, encoding_errors="replace"), tokenizers=CHEAP)
-    labels = {baseline.name: baseline.label for baseline in report.baselines}
-    assert labels["gzip"] == "gzip"
-    assert {labels["xz"], labels["5-gram"]} <= {
-        f"{name} (trained on {size} kB)" for name in ("xz", "5-gram") for size in (7, 8)
-    }
 
 
 def test_a_text_that_changes_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
