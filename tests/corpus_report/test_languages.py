@@ -51,7 +51,7 @@ int f(int *p, int n) { int s = 0; for (int i = 0; i < n; i++) s += p[i]; return 
             {"ja": 0.2, "en": 0.5, "zh": 0.3},
         ),
         (CODE * 4, {}),
-        (SENTENCES["ja"] * 30 + CODE * 6, {"ja": 0.6}),
+        (SENTENCES["ja"] * 30 + CODE * 6, {"ja": 0.45}),
         (SENTENCES["en"] * 200 + SENTENCES["fr"], {"en": 1.0}),
     ],
     ids=["two languages", "three languages", "code", "a language and code", "a quotation"],
