@@ -186,15 +186,6 @@ def test_the_prompt_does_not_count_but_a_word_that_it_begins_does(build: Build) 
     assert [run.extent.words for run in index.measure(" Some years", "Call me Ishmael.").runs] == [2]
 
 
-def test_the_validation_part_is_not_searched(build: Build) -> None:
-    text = "\n".join(sentence(100 * line, 10) for line in range(100))
-    index = MemorizationIndex.build(build(text, fraction=0.2))
-    longest = index.measure(sentence(0, 10)).longest
-    assert longest is not None
-    assert longest.extent.words == 10
-    assert index.measure(sentence(9900, 10)).longest is None
-
-
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300", "chars"])
 def test_lines_and_documents_are_counted_across_blocks(
     build: Build, monkeypatch: pytest.MonkeyPatch, tokenizer: str
