@@ -1,6 +1,6 @@
 """Builds the report on a text, in bounded memory."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from minigpt.corpus_report.characters import Characters
@@ -53,21 +53,21 @@ def build_report(
     for spec in tokenizers:
         requested_vocab_size(spec)
     issues, characters = _read_characters(found, progress)
-    duplicates, near = find_duplicates(
-        _with_progress(found.pieces(), "finding duplicates", found.text_bytes, progress), found.n_documents
-    )
+    duplicates, near = find_duplicates(_pieces(found, "finding duplicates", progress), found.n_documents)
     validation_split = ValidationSplit.plan(found, validation_fraction)
     split = _SplitText(found, validation_split, progress)
     not_measured, overlap, repeat = _missing_packages(), Overlap(), None
     searched = even_sample(split.all, MOST_BYTES)
     if not not_measured:
-        overlap = find_overlap(split.validation, _train_text(found, validation_split, progress), BOUNDARY)
+        parts = validation_split.apply(_pieces(found, "comparing the two parts", progress))
+        train = (_byte_stream(text) for part, text in parts if part == "train")
+        overlap = find_overlap(split.validation, train, BOUNDARY)
         progress("finding the longest repeat", 0, 1)
         repeat = find_repeat(searched)
     repeated = searched[repeat.first : repeat.first + repeat.length] if repeat else b""
     shared = split.validation[overlap.start : overlap.start + overlap.length]
     hashes = {*near.examples, *(each.example_hash for each in duplicates if each.example_hash is not None)}
-    texts = find_examples(_with_progress(found.pieces(), "finding examples", found.text_bytes, progress), hashes)
+    texts = find_examples(_pieces(found, "finding examples", progress), hashes)
     duplicates = [
         each if each.example_hash is None else replace(each, example=texts[each.example_hash][:_EXAMPLE_LENGTH])
         for each in duplicates
@@ -146,7 +146,7 @@ class _SplitText:
         self.train_bytes = self.validation_bytes = 0
 
         def pieces() -> Iterator[Piece]:
-            for piece, ends_document in _with_progress(found.pieces(), "splitting", found.text_bytes, progress):
+            for piece, ends_document in _pieces(found, "splitting", progress):
                 everything.offer(piece.encode() + bytes([BOUNDARY]) * ends_document)
                 yield piece, ends_document
 
@@ -173,17 +173,13 @@ def _read_characters(found: Scan, progress: StageProgress) -> tuple[list[Issue],
     return find_issues(found, advance)
 
 
-def _with_progress(pieces: Iterable[Piece], stage: str, total: int, progress: StageProgress) -> Iterator[Piece]:
+def _pieces(found: Scan, stage: str, progress: StageProgress) -> Iterator[Piece]:
+    """Reads the text again, as one stage of the report."""
     done = 0
-    for piece, ends_document in pieces:
+    for piece, ends_document in found.pieces():
         yield piece, ends_document
         done += len(piece.encode())
-        progress(stage, done, max(done, total))
-
-
-def _train_text(found: Scan, validation_split: ValidationSplit, progress: StageProgress) -> Iterator[bytes]:
-    pieces = _with_progress(found.pieces(), "comparing the two parts", found.text_bytes, progress)
-    return (_byte_stream(text) for part, text in validation_split.apply(pieces) if part == "train")
+        progress(stage, done, max(done, found.text_bytes))
 
 
 def _byte_stream(text: str) -> ByteStream:
