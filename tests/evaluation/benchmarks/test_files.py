@@ -22,6 +22,8 @@ from minigpt.evaluation.benchmarks.results import DataFile
 from minigpt.evaluation.benchmarks.suite import BENCHMARKS, find_data, run_benchmark
 from minigpt.tokenizer.tokenizer import Tokenizer
 
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
 HELLASWAG = {
     "ind": 24, "activity_label": "Roof shingle removal", "ctx_a": "A man is sitting on a roof.", "ctx_b": "he",
     "ctx": "A man is sitting on a roof. he", "endings": ["is [step] up.", "rips.", "is", "starts [title] pulling."],
@@ -94,8 +96,6 @@ def test_a_line_that_is_too_long_is_named(
 
 
 def test_parquet_rows_give_the_published_text(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
 
     def table(name: str, rows: list[dict[str, Any]]) -> DataFile:
         path = tmp_path / f"{name}.parquet"
@@ -348,8 +348,6 @@ def test_a_zip_that_python_cannot_decompress_is_one_sentence(
 
 
 def test_parquet_text_that_is_not_utf8_is_one_sentence(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     text = pyarrow.Array.from_buffers(
         pyarrow.string(), 1, [None, pyarrow.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0])), pyarrow.py_buffer(b"\xff")]
     )
@@ -363,8 +361,6 @@ def test_a_small_file_with_very_much_text_is_refused_before_it_fills_the_memory(
     with gzip.open(tmp_path / "large.txt.gz", "wb", compresslevel=1) as file:
         for _ in range(140):
             file.write(line)
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     same = pyarrow.DictionaryArray.from_arrays([0] * 2000, ["x" * 100_000])
     for name, text in (("plain", same.cast(pyarrow.string())), ("dictionary", same)):
         parquet.write_table(pyarrow.table({"text": text}), tmp_path / f"{name}.parquet")
