@@ -10,7 +10,7 @@ from minigpt.corpus_report.languages import differences, language_shares
 from minigpt.corpus_report.locations import Location, find_passages
 from minigpt.corpus_report.near_duplicates import Excerpt, first_difference
 from minigpt.corpus_report.repeats import MOST_BYTES, Overlap, find_overlap, find_repeat
-from minigpt.corpus_report.report import Compression, Passage, Report, search_key
+from minigpt.corpus_report.report import Compression, Passage, Report
 from minigpt.data.sources import BLOCK_SIZE, Piece, Scan
 from minigpt.data.split import ValidationSplit
 from minigpt.errors import MissingPackageError
@@ -68,11 +68,7 @@ def build_report(
     shared = split.validation[overlap.start : overlap.start + overlap.length]
     hashes = {*near.examples, *(each.example_hash for each in duplicates if each.example_hash is not None)}
     texts = find_examples(_pieces(found, "finding examples", progress), hashes)
-    duplicates = [
-        each if each.example_hash is None else replace(each, example=texts[each.example_hash][:_EXAMPLE_LENGTH])
-        for each in duplicates
-    ]
-    examples = [key for kind in duplicates if (key := search_key(kind.example))]
+    examples = ["" if each.example_hash is None else _longest_line(texts[each.example_hash]) for each in duplicates]
     pair = [texts[each] for each in near.examples]
     excerpts = first_difference(*pair) if pair else ()
     lines = [excerpt.line for excerpt in excerpts]
@@ -92,10 +88,12 @@ def build_report(
         scripts=characters.scripts(),
         languages=language_shares(split.all),
         issues=issues,
-        duplicates=duplicates,
+        duplicates=[
+            replace(each, example=line, locations=tuple(locations.get(line, ())))
+            for each, line in zip(duplicates, examples, strict=True)
+        ],
         near_duplicates=near,
         near_duplicate_passages=tuple(_near_duplicate_passages(excerpts, pair, locations)),
-        duplicate_locations={key: tuple(locations[key]) for key in examples},
         repeat=repeat,
         repeat_passage=_passage(repeated, locations),
         repeat_bytes=len(searched),
@@ -221,6 +219,11 @@ def _baselines(
     if model is not None:
         progress(f"measuring {model[0]}", 0, 1)
         yield model_baseline(*model, split.validation, split.validation_bytes)
+
+
+def _longest_line(text: str) -> str:
+    """The longest line at the beginning of a duplicate: line endings between lines may differ in its file."""
+    return max(text[:_EXAMPLE_LENGTH].splitlines(), key=len, default="").strip()
 
 
 def _beginning(passage: bytes) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from minigpt.corpus_report.locations import Location
 from minigpt.corpus_report.near_duplicates import NearDuplicateFinder, NearDuplicateStats
 from minigpt.corpus_report.units import Unit, read_units
 from minigpt.data.sources import Piece
@@ -28,7 +29,8 @@ class DuplicateStats:
     Units: `duplicate_bytes` UTF-8 bytes that would be removed if every unit were kept once. `sampled_fraction` is the
     fraction of the different units that were counted; below 1, `duplicates` and `duplicate_bytes` are estimates for
     the whole text. `example_hash` is that of the unit with the most bytes in duplicates, with which `find_examples`
-    finds it again; `occurrences` is how often it occurs, at least. `example` is its beginning.
+    finds it again; `occurrences` is how often it occurs, at least. `example` is a line of it, with up to two
+    `locations`.
     """
 
     kind: str
@@ -39,6 +41,7 @@ class DuplicateStats:
     example_hash: int | None
     occurrences: int
     example: str = ""
+    locations: tuple[Location, ...] = ()
 
 
 class _DuplicateCounter:

@@ -53,8 +53,7 @@ class Report:
 
     Units: bytes are UTF-8 bytes. `repeat_bytes` is how much of the text was searched for the longest repeat.
     `validation_sample_bytes` is how much of the held-out text was compared with the training text.
-    `encoding_errors` is what training would do with invalid bytes. `duplicate_locations` are by `search_key` of an
-    example.
+    `encoding_errors` is what training would do with invalid bytes.
     """
 
     files: tuple[str, ...]
@@ -74,7 +73,6 @@ class Report:
     duplicates: list[DuplicateStats]
     near_duplicates: NearDuplicateStats
     near_duplicate_passages: tuple[Passage, ...]  # the most similar pair
-    duplicate_locations: dict[str, tuple[Location, ...]]
     repeat: Repeat | None
     repeat_passage: Passage | None
     repeat_bytes: int
@@ -134,11 +132,6 @@ class Report:
                 f"a passage of {self.repeat.length:,} bytes occurs twice",
                 "keep one of the two, unless the repetition belongs to the text",
             )
-
-
-def search_key(example: str) -> str:
-    """The line of an example to search its file for, in which line endings and white space may differ."""
-    return max(example.splitlines(), key=len, default="").strip()
 
 
 def _finding(issue: Issue) -> Finding:

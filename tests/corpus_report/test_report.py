@@ -73,10 +73,9 @@ def test_planted_duplicates_are_counted_with_their_share_and_located(tmp_path: P
     report = report_on(path, paragraphs)
     found = next(found for found in report.duplicates if found.kind == "paragraphs")
     assert (found.duplicates, found.occurrences) == (2, 3)
-    locations = next(iter(report.duplicate_locations.values()))
     text = path.read_bytes()
     first = text.index(paragraphs[20].encode())
-    assert locations == (
+    assert found.locations == (
         Location(str(path), 41, first),
         Location(str(path), 61, text.index(paragraphs[20].encode(), first + 1)),
     )
