@@ -19,6 +19,7 @@ from minigpt.importers.sharded import ShardedTensors
 from minigpt.importers.tensorflow import HPARAMS, INDEX, LATEST, open_tensorflow
 from minigpt.importers.torch_file import TorchTensors, is_torch_file, open_torch
 from minigpt.model.gpt import GPT
+from minigpt.native.accelerate import accelerate
 from minigpt.storage.adapter import is_adapter
 from minigpt.storage.checkpoint import (
     CONFIG,
@@ -100,6 +101,14 @@ def load_model(
     `checkpoints`.
     Raises: CheckpointError if it is missing, damaged or not a GPT-2; TokenizerError; DeviceError.
     """
+    loaded = _load(path, device, dtype=dtype, mapped=mapped, checkpoints=checkpoints, base=base)
+    accelerate(loaded.checkpoint.model)
+    return loaded
+
+
+def _load(
+    path: Path, device: str, *, dtype: torch.dtype, mapped: bool, checkpoints: Path | None, base: Path | None
+) -> LoadedModel:
     if is_adapter(path):
         return _load_adapted(path, resolve_device(device), dtype, checkpoints, base)
     if base is not None:
