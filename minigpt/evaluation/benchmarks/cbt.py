@@ -86,7 +86,9 @@ def _question(where: str, sentences: list[str], question: str, answer: str, cand
     return Question(" ".join(sentences), question, tuple(candidates), candidates.index(answer))
 
 
-def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions) -> BenchmarkResult:
+def run(
+    name: str, model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions
+) -> BenchmarkResult:
     """Measures the accuracy on each file, usually one of common nouns and one of named entities.
 
     Raises: DataError for a file in another format, and for a candidate without tokens.
@@ -110,15 +112,15 @@ def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: Benchm
         truncated += [each.is_truncated for each in found]
         scores = (each.log_probability for each in found)
         n_correct = sum(argmax(list(islice(scores, len(each.candidates)))) == each.answer for each in part)
-        name = word_class(data)
+        word_kind = word_class(data)
         how = "de-tokenized" if options.detokenize else "text as published"
         metrics.append(
             Metric(
-                f"accuracy_{name}",
-                f"accuracy, {_WORD_CLASSES.get(name, 'all word classes')}",
+                f"accuracy_{word_kind}",
+                f"accuracy, {_WORD_CLASSES.get(word_kind, 'all word classes')}",
                 n_correct / len(part),
                 "share",
                 f"the word most likely together with the rest of the sentence, {len(part):,} questions; {how}",
             )
         )
-    return benchmark_result("cbt", files, options, (measured, available), "questions", metrics, truncated=truncated)
+    return benchmark_result(name, files, options, (measured, available), "questions", metrics, truncated=truncated)

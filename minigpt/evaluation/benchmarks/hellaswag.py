@@ -93,7 +93,9 @@ def _text_questions(data: DataFile) -> list[Question]:
     return found
 
 
-def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions) -> BenchmarkResult:
+def run(
+    name: str, model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions
+) -> BenchmarkResult:
     """Measures the accuracy on HellaSwag, by the total likelihood of the endings and by that per unit of length.
 
     Raises: DataError for a file in another format, and for an ending without tokens.
@@ -110,7 +112,7 @@ def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: Benchm
         *_metrics("raw_", "raw text, as in build-nanogpt", raw, pairs[split:], scores[split:], ("token",)),
     ]
     return benchmark_result(
-        "hellaswag",
+        name,
         files,
         options,
         (len(prepared), len(questions[0])),

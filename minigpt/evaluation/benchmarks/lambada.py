@@ -35,7 +35,9 @@ def read_passages(data: DataFile) -> list[str]:
     return [text for _, text in found]
 
 
-def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions) -> BenchmarkResult:
+def run(
+    name: str, model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions
+) -> BenchmarkResult:
     """Measures LAMBADA by the two protocols in use, and the perplexity of the last word.
 
     Raises: DataError for a file in another format, and for a word without tokens.
@@ -72,7 +74,7 @@ def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: Benchm
     )
     lower_case = "the text is all lower case, as in lm-eval's lambada_standard, not lambada_openai"
     return benchmark_result(
-        "lambada",
+        name,
         files,
         options,
         (count, len(passages)),

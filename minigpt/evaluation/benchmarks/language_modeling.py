@@ -3,16 +3,14 @@
 Source: Merity et al. 2016; Mikolov et al. 2010 (the form of Penn Treebank with 10,000 words, <unk> and N).
 """
 
-import functools
 import math
 from collections.abc import Iterator
 from itertools import islice
 
 from minigpt.errors import DataError
-from minigpt.evaluation.benchmarks.detokenizers import Detokenizer, detokenize_ptb, detokenize_wikitext
+from minigpt.evaluation.benchmarks.detokenizers import detokenize_ptb, detokenize_wikitext
 from minigpt.evaluation.benchmarks.files import read_lines, read_records
 from minigpt.evaluation.benchmarks.results import (
-    BenchmarkFunction,
     BenchmarkOptions,
     BenchmarkResult,
     DataFile,
@@ -73,20 +71,15 @@ def read_ptb(data: DataFile) -> Iterator[str]:
         raise DataError(f"{data.name} is empty; expected {_SENTENCE}")
 
 
-def _measure(
-    name: str,
-    detokenizer: Detokenizer,
-    model: GPT,
-    tokenizer: Tokenizer,
-    files: list[DataFile],
-    options: BenchmarkOptions,
+def run(
+    name: str, model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions
 ) -> BenchmarkResult:
     """Measures the perplexities of a text, after an end-of-text, so that every token is scored.
 
     Words and bytes are counted in the published text, even if it is de-tokenized.
     Raises: DataError for a file in another format; ConfigError if context or stride do not fit the model.
     """
-    reader = read_ptb if name == "ptb" else read_wikitext
+    reader, detokenizer = (read_ptb, detokenize_ptb) if name == "ptb" else (read_wikitext, detokenize_wikitext)
     lines = reader(files[0])
     selected = list(islice(lines, options.limit))
     has_more = next(lines, None) is not None
@@ -144,12 +137,3 @@ def _measure(
     caveats = ["the text with <unk>, not the raw text"] if name != "ptb" and "<unk>" in published else []
     examples = len(selected), len(selected) + has_more
     return benchmark_result(name, files, options, examples, "lines", metrics, caveats=caveats)
-
-
-def _benchmark(name: str, detokenizer: Detokenizer) -> BenchmarkFunction:
-    return functools.partial(_measure, name, detokenizer)
-
-
-run_wikitext2 = _benchmark("wikitext2", detokenize_wikitext)
-run_wikitext103 = _benchmark("wikitext103", detokenize_wikitext)
-run_ptb = _benchmark("ptb", detokenize_ptb)

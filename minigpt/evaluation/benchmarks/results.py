@@ -65,7 +65,7 @@ class BenchmarkResult:
     caveats: tuple[str, ...]
 
 
-BenchmarkFunction = Callable[[GPT, Tokenizer, list[DataFile], BenchmarkOptions], BenchmarkResult]
+BenchmarkFunction = Callable[[str, GPT, Tokenizer, list[DataFile], BenchmarkOptions], BenchmarkResult]
 
 
 def benchmark_result(
