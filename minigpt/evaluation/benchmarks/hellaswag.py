@@ -55,7 +55,7 @@ def read_questions(data: DataFile) -> tuple[list[Question], list[Question]]:
 
     Raises: DataError, with the line.
     """
-    if data.path.name.removesuffix(".gz").removesuffix(".bz2").endswith(".txt"):
+    if data.is_text:
         return _text_questions(data), []
     prepared, raw = [], []
     for where, record in read_records(data, _EXPECTED):

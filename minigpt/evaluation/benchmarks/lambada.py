@@ -21,7 +21,7 @@ def read_passages(data: DataFile) -> list[str]:
 
     Raises: DataError, with the line.
     """
-    if data.path.name.removesuffix(".gz").removesuffix(".bz2").endswith(".txt"):
+    if data.is_text:
         expected = "one passage"
         found = [(f"{data.name}, line {number}", line.strip()) for number, line in read_lines(data) if line.strip()]
     else:

@@ -20,6 +20,11 @@ class DataFile:
     name: str
     member: str | None = None
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it is plain text, compressed or not."""
+        return self.path.name.removesuffix(".gz").removesuffix(".bz2").endswith(".txt")
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkOptions:
