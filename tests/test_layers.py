@@ -47,7 +47,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
             "importers"
         ),
         "inspection": "errors optional_packages pages config device model tokenizer data storage evaluation",
-        "corpus_report": "errors config model tokenizer data evaluation",
+        "corpus_report": "errors optional_packages config model tokenizer data evaluation",
         "training": (
             "errors seeds cores config device threads model native tokenizer data storage generation evaluation "
             "inspection"

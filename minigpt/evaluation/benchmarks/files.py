@@ -79,17 +79,12 @@ def read_records(data: DataFile, expected: str) -> Iterator[tuple[str, dict[str,
 def _open(data: DataFile) -> Iterator[BinaryIO]:
     """Opens the file for reading its decompressed bytes."""
     try:
-        if data.path.suffix == ".gz":
-            with gzip.open(data.path) as stream:
-                yield cast("BinaryIO", stream)
-        elif data.path.suffix == ".bz2":
-            with bz2.open(data.path) as stream:
-                yield cast("BinaryIO", stream)
-        elif data.path.suffix == ".zip":
+        if data.path.suffix == ".zip":
             with zipfile.ZipFile(data.path) as archive, archive.open(_member(data, archive)) as stream:
                 yield cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", stream)))
         else:
-            with open_regular(data.path) as stream:
+            opened: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(data.path.suffix, open_regular)
+            with opened(data.path) as stream:
                 yield stream
     except DataError:
         raise
