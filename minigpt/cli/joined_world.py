@@ -42,32 +42,27 @@ def joined_world(request: "Request", *, resume: bool) -> Iterator["World"]:
     from minigpt.threads import respect_cpu_quota
     from minigpt.training.distributed import ProcessLostError
     from minigpt.training.process_group import init_world
-    from minigpt.training.rendezvous import MainFailedError
 
     respect_cpu_quota()
-    try:
-        world = init_world(_described(request, resume=resume))
-    except MainFailedError as error:
-        raise typer.Exit(1) from error
+    world = init_world()
     try:
         with _closing(world), world.translate_errors():
+            world.check_same(_described(request, resume=resume))
             _check_devices(world, request, continues(world, resume=resume))
             yield world
     except ProcessLostError as error:
         if LAUNCHER in os.environ:
             os._exit(LOST)  # leaving the process group can hang forever once a process has died
         ignore_sigterm()
-        if world.is_main and (failure := world.failure_of_others()) is not None:
+        if failure := world.failure_of_others():
             raise TrainingError(failure) from error
-        if world.is_main or not world.main_failed():
-            raise
-        raise typer.Exit(1) from error
+        if world.main_failed():
+            raise typer.Exit(1) from error
+        raise
     except MinigptError as error:
-        if world.is_main or not world.main_failed():
-            is_known = world.announce(f"failed/{world.rank}", str(error))
-            if world.is_main or LAUNCHER in os.environ or not is_known:
-                raise
-        raise typer.Exit(1) from error  # the main process reports the error
+        if world.main_failed() or (world.announce(f"failed/{world.rank}", str(error)) and not world.is_main):
+            raise typer.Exit(1) from error  # the main process or the launcher reports it
+        raise
     except KeyboardInterrupt as interrupt:
         if world.is_main:
             raise
@@ -78,7 +73,7 @@ def continues(world: "World", *, resume: bool) -> bool:
     """Whether the run continues: as asked for, or because the launcher has started the processes again."""
     from minigpt.training.launchers import is_restarted
 
-    return resume or is_restarted() or world.attempt > 0
+    return resume or is_restarted() or world.attempt > 1
 
 
 def _described(request: "Request", *, resume: bool) -> dict[str, Any]:

@@ -5,7 +5,7 @@ of everything that the loop decides by, such as a loss, the time or a request to
 `minigpt.training.process_group` has the world of several processes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -30,14 +30,14 @@ class World:
 
     `rank` is this process's number; the main process is 0. `local_size` of the `size` processes are on this machine.
     `is_sharded` says whether each holds only a shard of the model. `attempt` is the number of times that the launcher
-    has restarted the processes.
+    has started the processes.
     """
 
     rank: int = 0
     size: int = 1
     local_size: int = 1
     is_sharded: bool = False
-    attempt: int = 0
+    attempt: int = 1
 
     def close(self) -> None:
         """Closes the connections to the other processes."""
@@ -105,6 +105,12 @@ class World:
     def announce(self, key: str, text: str = "") -> bool:  # noqa: ARG002
         """Stores a value that every process and the launcher can read; returns whether that was possible."""
         return False
+
+    def check_same(self, command: Mapping[str, Any]) -> None:
+        """All processes say what they are asked to do, by names with values that JSON can represent.
+
+        Raises: ConfigError on the main process if another process is asked to do something else.
+        """
 
     def main_failed(self) -> bool:
         """Whether the main process failed too, and reports the error: a wrong setting is wrong for all processes."""
