@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from minigpt.errors import CheckpointError, DeviceError, TrainingError
 if TYPE_CHECKING:
     from minigpt.jobs.request import Request
 
-LAUNCHER = "MINIGPT_LAUNCHER"  # environment variable of the processes we start: the process id of the launcher
 LOST = 75  # exit code of a process that lost the connection to the others: the launcher says which one died
 _EXPECTED = {0, *(128 + number for number in STOPS)}  # exit codes of a process that ended as requested
 _POLL = 0.05  # seconds between two checks of the processes
@@ -80,13 +80,12 @@ def launch(count: int, device: str, request: "Request") -> int:
 
     with tempfile.TemporaryDirectory(prefix="minigpt-", ignore_cleanup_errors=True) as folder:
         store = Path(folder) / "store"
-        own = {LAUNCHER: str(os.getpid()), "TORCH_CPP_LOG_LEVEL": "ERROR"}
         try:
             for rank in range(count):
                 child = subprocess.Popen(
                     [sys.executable, *sys.orig_argv[1:]],
-                    env=os.environ | environment_of(rank, count, store) | own,
-                    stdin=None if rank == 0 else subprocess.DEVNULL,
+                    env=os.environ | environment_of(rank, count, store),
+                    stdin=None if rank == 0 else subprocess.PIPE,  # they notice that it is closed if this process dies
                     close_fds=rank != 0,  # the main process reads the text of <(…), which is open as /dev/fd/63
                     start_new_session=True,  # so that Ctrl-C reaches the main process once, from here
                 )
@@ -119,19 +118,18 @@ def _wait(children: list["subprocess.Popen[bytes]"]) -> list[int | None]:
 def _terminate(children: list["subprocess.Popen[bytes]"]) -> None:
     """Ends the processes that still run: by SIGTERM, then by SIGKILL."""
     for child in children:
-        if child.poll() is None:
-            child.terminate()
+        child.terminate()
     until = time.monotonic() + _GRACE
-    while time.monotonic() < until and any(child.poll() is None for child in children):
-        time.sleep(_POLL)
     for child in children:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(max(0.0, until - time.monotonic()))
         child.kill()
         child.wait()
 
 
 def _cause(codes: list[int | None], file: Path, count: int, checkpoints: Path) -> str:
     """What ended the processes, which state is saved, and the command that resumes from it."""
-    from torch.distributed import FileStore
+    from torch._C._distributed_c10d import FileStore
 
     from minigpt.storage.run import Run
     from minigpt.training.rendezvous import group_store

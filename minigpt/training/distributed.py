@@ -64,10 +64,6 @@ class World:
         """
         return range(batch_size)
 
-    def accumulation_steps(self, own: int) -> int:
-        """The number of accumulation steps on this process, which has `own` micro-batches."""
-        return own
-
     # The model.
 
     def shard(self, model: GPT, config: TrainConfig, device: torch.device) -> None:
@@ -112,12 +108,11 @@ class World:
         Raises: ConfigError on the main process if another process is asked to do something else.
         """
 
-    def main_failed(self) -> bool:
-        """Whether the main process failed too, and reports the error: a wrong setting is wrong for all processes."""
-        return False
+    def failure(self) -> str | None:
+        """The error of the main process, or on that process the one of another; None if there is none in some seconds.
 
-    def failure_of_others(self) -> str | None:
-        """The error message of another process, for the main process to report; None if there is none."""
+        A wrong setting is wrong for all processes, and only the main one is to report it.
+        """
         return None
 
     # Collective operations.

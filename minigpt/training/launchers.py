@@ -37,6 +37,11 @@ def environment_of(rank: int, size: int, store: Path) -> dict[str, str]:
     return {name: str(value) for name, value in own.items()}
 
 
+def is_child() -> bool:
+    """Whether `minigpt train --devices` has started this process."""
+    return _STORE in os.environ
+
+
 def is_launched() -> bool:
     """Whether torchrun, srun or `minigpt train --devices` has started this process as one of several."""
     return "WORLD_SIZE" in os.environ or _slurm_tasks() > 1

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from inspect import signature
@@ -26,7 +26,6 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.last_state import LastState
 from minigpt.storage.tensors import FileTensors
 from minigpt.threads import threads_per_process
-from minigpt.training.broadcast_tensors import BroadcastTensors
 from minigpt.training.distributed import Item, ProcessLostError, World, full_tensor, is_sharded_tensor, to_local
 from minigpt.training.launchers import Placement, placement
 from minigpt.training.memory import activation_bytes, state_bytes
@@ -46,12 +45,15 @@ _DDP_OPTIONS: Any = {_SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
 
 
 class ProcessGroup(World):
-    """Several processes, of which this is one. Most methods communicate: all must call them in the same order."""
+    """Several processes, of which this is one. Most methods communicate: all must call them in the same order.
 
-    def __init__(self, place: Placement, store: Store, attempt: int = 1) -> None:
+    `is_ours` says whether `close` closes torch's group, which a program may have initialized.
+    """
+
+    def __init__(self, place: Placement, store: Store, attempt: int = 1, *, is_ours: bool = True) -> None:
         self.rank, self.size = place.rank, place.size
         self.local_rank, self.local_size = place.local_rank, place.local_size
-        self.store, self.attempt = store, attempt
+        self.store, self.attempt, self.is_ours = store, attempt, is_ours
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(place.threads or threads_per_process(self.local_size))
 
@@ -76,6 +78,8 @@ class ProcessGroup(World):
         return cls(place, store, attempt)
 
     def close(self) -> None:
+        if not self.is_ours:
+            return
         dist.destroy_process_group()
         # Gloo's threads need the GIL to free the last tensors. If they request it while the interpreter shuts down,
         # they abort the process, so this waits until they are done.
@@ -92,10 +96,6 @@ class ProcessGroup(World):
         each, more = divmod(batch_size, self.size)
         start = self.rank * each + min(self.rank, more)
         return range(start, start + each + (self.rank < more))
-
-    def accumulation_steps(self, own: int) -> int:
-        # With sharded weights, all processes communicate in every forward pass, so all need as many steps.
-        return int(self.all_reduce_max([own])[0]) if self.is_sharded else own
 
     # The model.
 
@@ -229,22 +229,15 @@ class ProcessGroup(World):
             return False
         return True
 
-    def main_failed(self) -> bool:
-        return not self.is_main and self._failure_of(range(1)) is not None
-
-    def failure_of_others(self) -> str | None:
-        return self._failure_of(range(1, self.size)) if self.is_main else None
-
-    def _failure_of(self, ranks: range) -> str | None:
-        """What the first of these processes to fail has announced, which takes time; "" if their store has ended."""
+    def failure(self) -> str | None:
         until = time.monotonic() + _FAILURE_DELAY
         while time.monotonic() < until:
             try:
-                for rank in ranks:
+                for rank in range(1, self.size) if self.is_main else range(1):
                     if self.store.check([f"failed/{rank}"]):
                         return self.store.get(f"failed/{rank}").decode()
             except RuntimeError:  # the main process had the store and has ended
-                return ""
+                return None if self.is_main else ""
             time.sleep(0.05)
         return None
 
@@ -260,25 +253,28 @@ class ProcessGroup(World):
                     )
 
 
-class Adopted(ProcessGroup):
-    """The default group of a program that has initialized torch.distributed, which also closes it."""
+class BroadcastTensors(Mapping[str, Tensor]):
+    """The main process's tensors, each sent when it is read: not every process has memory for all of them."""
 
-    @classmethod
-    def of(cls, place: Placement) -> "Adopted":
-        """The group that this process is in.
+    def __init__(self, shapes: Mapping[str, tuple[str, list[int]]], state: LastState | None) -> None:
+        self.shapes = shapes
+        self.own = state.tensors if state is not None else None
 
-        Raises: ConfigError if the group cannot send tensors of the CPU.
-        """
-        if "gloo" not in (backend := dist.get_backend_config()):
-            raise ConfigError(
-                f"the backend of torch.distributed ({backend}) must include gloo, for tensors on the CPU: initialize "
-                'it with "cpu:gloo,cuda:nccl"'
-            )
-        close_when_lost()
-        return cls(place, PrefixStore("minigpt", dist.distributed_c10d._get_default_store()))
+    def __getitem__(self, name: str) -> Tensor:
+        dtype, shape = self.shapes[name]
+        if self.own is None:
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+        else:
+            tensor = self.own[name].cpu().contiguous()
+        if tensor.numel():
+            dist.broadcast(tensor.reshape(-1).view(torch.uint8), 0)
+        return tensor
 
-    def close(self) -> None:
-        """Does nothing: the group belongs to the program."""
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
 
 
 def init_world() -> World:
@@ -287,12 +283,21 @@ def init_world() -> World:
     torchrun's are RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. If the program has
     initialized torch.distributed already, as Ray Train does, its default group is used.
 
-    Raises: ConfigError if variables are missing; ProcessLostError if other processes do not connect.
+    Raises: ConfigError if variables are missing, or if that group cannot send tensors of the CPU; ProcessLostError if
+    other processes do not connect.
     """
     place = placement()
     if place is None:
         return World()
-    return Adopted.of(place) if dist.is_initialized() else ProcessGroup.connected(place)
+    if not dist.is_initialized():
+        return ProcessGroup.connected(place)
+    if "gloo" not in (backend := dist.get_backend_config()):
+        raise ConfigError(
+            f"the backend of torch.distributed ({backend}) must include gloo, for tensors on the CPU: initialize it "
+            'with "cpu:gloo,cuda:nccl"'
+        )
+    close_when_lost()
+    return ProcessGroup(place, PrefixStore("minigpt", dist.distributed_c10d._get_default_store()), is_ours=False)
 
 
 def _shown(name: str, command: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
-from torch.distributed import FileStore, PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from minigpt.errors import ConfigError
 from minigpt.training.distributed import ProcessLostError

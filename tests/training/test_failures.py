@@ -34,8 +34,7 @@ from minigpt.training.loss import next_token_loss
 from minigpt.training.progress import Progress
 from minigpt.training.spike_detection import DivergedError, SpikeDetector
 from minigpt.training.state import TrainingState
-from minigpt.training.step import TrainStep
-from minigpt.training.step_result import StepResult
+from minigpt.training.step import StepResult, TrainStep
 
 CPU = torch.device("cpu")
 

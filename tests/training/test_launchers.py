@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
-from torch.distributed import HashStore, Store
+from torch.distributed import HashStore
 
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.training import rendezvous
 from minigpt.training.launchers import Placement, first_host, is_launched, is_restarted, placement, slurm_port
-from minigpt.training.process_group import Adopted, ProcessGroup, init_world
+from minigpt.training.process_group import ProcessGroup, init_world
 from minigpt.training.rendezvous import close_when_lost, connect, find_interface, join
 
 # As Slurm 22.05 sets them for the third of three tasks, the second on the second node.
@@ -166,11 +166,11 @@ def test_what_another_process_announced_is_found(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("minigpt.training.process_group._FAILURE_DELAY", 0.1)
     store = HashStore()
     main, other = ProcessGroup(place_of(0), store), ProcessGroup(place_of(1), store)
-    assert (main.failure_of_others(), other.main_failed()) == (None, False)
+    assert (main.failure(), other.failure()) == (None, None)
     assert other.announce("failed/1", "no text")
-    assert (main.failure_of_others(), other.main_failed(), other.failure_of_others()) == ("no text", False, None)
-    main.announce("failed/0", "")
-    assert (main.main_failed(), other.main_failed()) == (False, True)
+    assert (main.failure(), other.failure()) == ("no text", None)
+    main.announce("failed/0", "no memory")
+    assert (main.failure(), other.failure()) == ("no text", "no memory")
 
 
 def test_a_host_that_does_not_resolve_is_named() -> None:
@@ -224,7 +224,7 @@ def test_the_group_of_another_program_is_used_and_not_closed(monkeypatch: pytest
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         world = init_world()
-        assert isinstance(world, Adopted)
+        assert isinstance(world, ProcessGroup)
         assert world.all_reduce_max([3.0]) == [3.0]
         assert world.announce("run", "here")
         world.close()

@@ -38,8 +38,7 @@ from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
 from minigpt.training.spike_detection import RunDivergedError, SpikeDetector
-from minigpt.training.step import TrainStep
-from minigpt.training.step_result import StepResult
+from minigpt.training.step import StepResult, TrainStep
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 BPE_VOCAB_SIZE = 262
