@@ -49,7 +49,7 @@ def joined_world(request: "Request", *, resume: bool) -> Iterator["World"]:
     try:
         with _closing(world), world.translate_errors():
             world.check_same(_described(request, resume=resume))
-            _check_devices(world, request, continues(world, resume=resume))
+            _check_devices(world, request, resume or was_restarted(world))
             yield world
     except ProcessLostError as error:
         if is_child():
@@ -69,9 +69,9 @@ def joined_world(request: "Request", *, resume: bool) -> Iterator["World"]:
         raise typer.Exit(128 + signal.SIGINT) from interrupt
 
 
-def continues(world: "World", *, resume: bool) -> bool:
-    """Whether the run continues: as asked for, or because the launcher has started the processes again."""
-    return resume or is_restarted() or world.attempt > 1
+def was_restarted(world: "World") -> bool:
+    """Whether the launcher has started the processes again, so that the run continues without --resume, too."""
+    return is_restarted() or world.attempt > 1
 
 
 def _described(request: "Request", *, resume: bool) -> dict[str, Any]:
@@ -105,9 +105,8 @@ def _closing(world: "World") -> Iterator[None]:
 
 def _check_devices(world: "World", request: "Request", resume: bool) -> None:
     """Raises ConfigError or DeviceError, before anything slow begins, if these processes cannot train."""
-    with world.translate_errors():  # other machines need not see the folder of the run to resume
-        device = world.broadcast_object(requested_devices(request, resume)[1] if world.is_main else None)
-    world.device(device)
+    # Other machines need not see the folder of the run to resume.
+    world.device(world.broadcast_object(requested_devices(request, resume)[1] if world.is_main else None))
     training = request.options.training
     if "batch_size" in request.options.given:
         world.rows(training.batch_size)
@@ -122,11 +121,9 @@ def share_job(world: "World", job: "Job | None") -> None:
     """Sends the main process's job to the others; None if there is nothing to train."""
     from minigpt.jobs.job import SharedJob
 
-    if job is None:
-        world.broadcast_object(None)
-        return
-    world.announce("run", str(job.run.directory))
-    world.broadcast_object(SharedJob.of(job).to_dict())
+    if job is not None:
+        world.announce("run", str(job.run.directory))
+    world.broadcast_object(SharedJob.of(job).to_dict() if job is not None else None)
 
 
 def train_with_main(world: "World") -> None:
@@ -139,9 +136,7 @@ def train_with_main(world: "World") -> None:
     from minigpt.training.fine_tuning import apply_fine_tuning
     from minigpt.training.loop import train
 
-    with world.translate_errors():
-        message = world.broadcast_object(None)
-    if message is None:
+    if (message := world.broadcast_object(None)) is None:
         return
     job = SharedJob.from_dict(message)
     try:
@@ -164,8 +159,7 @@ def train_with_main(world: "World") -> None:
         teacher = None
         if job.training.distill == "on":
             teacher, config = _uninitialized(job.model), teacher_settings(job.training)
-            with world.translate_errors():
-                begun = world.broadcast_object(None)
+            begun = world.broadcast_object(None)
             if not begun["is_trained"] and not finishes(
                 teacher, config, resume=begun["resume"], evaluates_whole_text=False
             ):

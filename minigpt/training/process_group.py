@@ -29,7 +29,7 @@ from minigpt.threads import threads_per_process
 from minigpt.training.distributed import Item, ProcessLostError, World, full_tensor, is_sharded_tensor, to_local
 from minigpt.training.launchers import Placement, placement
 from minigpt.training.memory import activation_bytes, state_bytes
-from minigpt.training.rendezvous import close_when_lost, connect, find_interface, join
+from minigpt.training.rendezvous import close_when_lost, connect, find_interface, join, poll
 
 # A process that ends closes its connections, which the others notice at once, and `close_when_lost` closes those to a
 # machine that is gone. The timeout is for a process that hangs. It must be longer than the main process takes to read a
@@ -230,15 +230,13 @@ class ProcessGroup(World):
         return True
 
     def failure(self) -> str | None:
-        until = time.monotonic() + _FAILURE_DELAY
-        while time.monotonic() < until:
+        for _ in poll(_FAILURE_DELAY):
             try:
                 for rank in range(1, self.size) if self.is_main else range(1):
                     if self.store.check([f"failed/{rank}"]):
                         return self.store.get(f"failed/{rank}").decode()
             except RuntimeError:  # the main process had the store and has ended
                 return None if self.is_main else ""
-            time.sleep(0.05)
         return None
 
     def check_same(self, command: Mapping[str, Any]) -> None:

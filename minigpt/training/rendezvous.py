@@ -79,7 +79,7 @@ def join(shared: Store, place: Placement) -> tuple[Store, int]:
     if place.rank == 0:
         return _gather(shared, place)
     newest, is_mine = 0, False
-    for _ in _until_join_timeout():
+    for _ in poll(60 * _JOIN_MINUTES):
         if (attempt := shared.add(_ATTEMPTS, 0)) > newest:
             newest, store = attempt, group_store(shared, attempt)
             is_mine = store.add(f"entered/{place.rank}", 1) == 1
@@ -95,7 +95,7 @@ def _gather(shared: Store, place: Placement) -> tuple[Store, int]:
     """Rank 0's part of `join`."""
     attempt, missing = shared.add(_ATTEMPTS, 1), list(range(1, place.size))
     store = group_store(shared, attempt)
-    for _ in _until_join_timeout():
+    for _ in poll(60 * _JOIN_MINUTES):
         missing = [rank for rank in missing if not store.check([f"entered/{rank}"])]
         if not missing:
             store.set("complete", "")
@@ -107,8 +107,9 @@ def _gather(shared: Store, place: Placement) -> tuple[Store, int]:
     )
 
 
-def _until_join_timeout() -> Iterator[None]:
-    until = time.monotonic() + 60 * _JOIN_MINUTES
+def poll(seconds: float) -> Iterator[None]:
+    """Yields every twentieth of a second, for so long."""
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         yield
         time.sleep(_POLL)
