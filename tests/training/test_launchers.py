@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
@@ -114,7 +115,8 @@ def place_of(rank: int, size: int = 3, host: str = "127.0.0.1") -> Placement:
     )
 
 
-def test_restarted_processes_join_each_other_in_the_store_of_the_earlier_ones() -> None:
+def test_restarted_processes_join_each_other_in_the_store_of_the_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_JOIN_MINUTES", 0.2)
     shared, found = HashStore(), {}
 
     def one(rank: int, size: int) -> None:
@@ -210,6 +212,7 @@ def test_connections_are_lost_after_a_minute_without_an_answer() -> None:
 
 def test_an_interface_leads_to_the_other_machines() -> None:
     place, store = place_of(0), HashStore()
+    store.set_timeout(timedelta(seconds=5))
     assert find_interface(store, place) is None  # all processes are on this machine
     store.set("address/1", "127.0.0.1")
     store.set("address/2", "127.0.0.1")
