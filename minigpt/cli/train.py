@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minigpt.cli.completion import complete_from, complete_runs
-from minigpt.cli.joined_world import continues, joined_world, share_job, train_with_main
+from minigpt.cli.joined_world import joined_world, share_job, train_with_main, was_restarted
 from minigpt.cli.launch import check_count
 from minigpt.cli.options import CheckpointsOption, names_of, settings_options
 from minigpt.cli.render.terminal import note, write
@@ -164,7 +164,7 @@ def train(
                     prepare(
                         request,
                         resume=resume,
-                        restarted=not resume and continues(world, resume=False),
+                        restarted=not resume and was_restarted(world),
                         processes=world.size,
                         local_processes=world.local_size,
                         progress=display.progress,

@@ -12,7 +12,7 @@ from minigpt.errors import CheckpointError, ConfigError, DataError, TrainingErro
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import Result
-from minigpt.training.budget import Budget, planned_steps
+from minigpt.training.budget import Budget, bpe_dropout, learning_rate, planned_steps
 from minigpt.training.checkpointing import Checkpointer
 from minigpt.training.clock import Clock, Control
 from minigpt.training.distributed import World
@@ -20,11 +20,9 @@ from minigpt.training.evaluation import Evaluator, PeriodicEvaluation
 from minigpt.training.events import EndReason, Event, Finished, Notice, Step
 from minigpt.training.memorization import MemorizationMonitor
 from minigpt.training.progress import Progress
-from minigpt.training.schedules import bpe_dropout, learning_rate
 from minigpt.training.spike_detection import DivergedError, RunDivergedError
 from minigpt.training.state import TrainingState
-from minigpt.training.step import TrainStep
-from minigpt.training.step_result import StepResult
+from minigpt.training.step import StepResult, TrainStep
 
 _MAX_ROLLBACKS = 3
 _UNSCORED_STEPS = 0.001  # of the steps: more are worth a notice
