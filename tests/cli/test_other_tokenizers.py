@@ -10,10 +10,10 @@ import pytest
 import torch
 from builders import new_model
 from click.testing import Result
+from minigpt.data.open_corpus import open_corpus
 
 import minigpt
 from minigpt.config import GPTConfig
-from minigpt.data.open_corpus import open_corpus
 from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.tensors import save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from minigpt.data.sharded.segments import cut, documents
+from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 
 from minigpt import bounded_reading
 from minigpt.corpus_report.locations import blocks
 from minigpt.data import records
 from minigpt.data.corpus import Corpus
 from minigpt.data.parquet import row_group_bytes
-from minigpt.data.sharded.segments import cut, documents
-from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 from minigpt.data.source_files import SourceFile
 from minigpt.data.sources import has_conversations, scan
 from minigpt.errors import DataError

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from minigpt.config import ReadingConfig
 from minigpt.data.sharded.segments import documents
 from minigpt.data.sharded.store import Store
 from minigpt.data.sharded.texts import read_in_shards
+
+from minigpt.config import ReadingConfig
 from minigpt.data.source_files import UTF8, absolute_path, find_files
 from minigpt.errors import DataError
 from minigpt.jobs.request import Request

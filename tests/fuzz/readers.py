@@ -375,6 +375,7 @@ def cache(folder: Path) -> Target:
 
 def shards(folder: Path) -> Target:
     from minigpt.data.sharded.store import Store
+
     from minigpt.data.source_files import SourceFile
     from minigpt.tokenizer.tokenizer import Tokenizer
 

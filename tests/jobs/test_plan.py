@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from builders import new_model
+from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 
 from minigpt.config import TrainConfig
-from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 from minigpt.errors import ConfigError
 from minigpt.jobs.events import Event, Planned
 from minigpt.jobs.plan import Plan

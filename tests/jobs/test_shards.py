@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from minigpt.data.sharded import store
+from minigpt.data.sharded.texts import find_texts, read_in_shards, weighted
 from safetensors.numpy import load_file
 
 import minigpt
 from minigpt.config import ReadingConfig
-from minigpt.data.sharded import store
-from minigpt.data.sharded.texts import find_texts, read_in_shards, weighted
 from minigpt.errors import ConfigError, DataError
 
 SMALL = {"n_layer": 1, "n_head": 1, "n_embd": 8, "context_length": 16, "batch_size": 8, "tokenizer": "bytes"}
