@@ -59,7 +59,7 @@ def scan_texts(sources: Sequence[str], reading: ReadingConfig, cache: Path | Non
         scan, text_key=reading.text_key, encoding=reading.encoding, encoding_errors=reading.encoding_errors, seen=seen,
         cache=cache,
     )  # fmt: skip
-    scans = [read(text) for text in ([text for text, _ in pairs] or [list(sources)])]
+    scans = [read(text) for text, _ in pairs] if pairs else [read(list(sources))]
     if seen is None:
         _check_separate(scans)
     return Texts(scans, tuple(weight for _, weight in pairs))

@@ -121,7 +121,8 @@ def write_tokens(
 ) -> dict[Part, PartTokens]:
     """Writes the tokens of each part as a raw array and returns the size of each.
 
-    If the folder has what an interrupted call has written of the same text, the rest is appended. With `has_speakers` the text is a transcript, and the speaker of each token is written too (see `Speakers`).
+    If the folder has what an interrupted call has written of the same text, the rest is appended. With `has_speakers`
+    the text is a transcript, and the speaker of each token is written too (see `Speakers`).
     `advance` is called with the bytes of each encoded chunk.
     Raises: OSError if the folder cannot be written; TokenizerError if an imported tokenizer cannot encode the text.
     """
