@@ -208,19 +208,22 @@ def _file_hash(path: Path, dtype: np.dtype[Any]) -> str:
 def _continuing(folder: Path, load: Callable[[Path], object]) -> Iterator[Path | None]:
     """The folder in which a corpus is written, which becomes `folder` at the end; None if `load` can read that.
 
-    It is deleted on an error. If the process is killed or interrupted, it stays, to continue from.
+    It is deleted on an error. If the process is killed or interrupted, what is recorded stays, to continue from.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial, damaged = (folder.with_name(f".{folder.name}.{kind}") for kind in ("partial", "damaged"))
-    with FileLock(folder.with_name(f".{folder.name}.lock")):
+    locks = folder.parent.with_name("locks")
+    locks.mkdir(exist_ok=True)
+    with FileLock(locks / f"{folder.name}.lock"):
         if _can_load(load, folder):
             yield None
             return
         partial.mkdir(exist_ok=True)
         try:
             yield partial
-        except Exception:
-            shutil.rmtree(partial, ignore_errors=True)
+        except BaseException as error:
+            if isinstance(error, Exception) or not (partial / WRITTEN).exists():
+                shutil.rmtree(partial, ignore_errors=True)
             raise
         (partial / WRITTEN).unlink(missing_ok=True)
         shutil.rmtree(damaged, ignore_errors=True)
