@@ -79,9 +79,8 @@ def test_no_token_depends_on_where_blocks_and_chunks_end(tmp_path_factory, text,
         patch.setattr(token_writer, "CHUNK_SIZE", chunk)
         patch.setattr(token_writer, "_MAX_CHUNK", 1000)
         found = scan([folder / "a.txt"])
-        token_writer.write_tokens(
-            ValidationSplit.plan(found, 0).apply(found.pieces()), GPT2, folder, lambda text_bytes: None
-        )
+        parts = ValidationSplit.plan(found, 0).apply(found.pieces())
+        token_writer.write_tokens(parts, GPT2, folder, lambda text_bytes: None)
     kept = [document for document in ("x" + text).split(END) if document.strip()]
     tokens = np.fromfile(folder / "train.bin", dtype="<u2").tolist()
     assert tokens == [id for document in kept for id in [*GPT2.encode(document), GPT2.end_of_text]]
@@ -294,7 +293,7 @@ def exceed_the_vocabulary(content):
 @pytest.mark.parametrize("part", ["train", "validation"])
 @pytest.mark.parametrize("damage", [flip_a_bit, exceed_the_vocabulary])
 def test_damaged_tokens_are_built_again_and_said(build, monkeypatch, part, damage):
-    monkeypatch.setattr(corpus_cache, "_VERIFIED_AT_ONCE", 1000)
+    monkeypatch.setattr(token_writer, "_HASHED_AT_ONCE", 1000)
     first = build(STORY)
     assert first.damaged_cache is None
     path = first.path / f"{part}.bin"

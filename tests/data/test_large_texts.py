@@ -73,7 +73,7 @@ def test_an_interrupted_preparation_continues_to_the_same_files(
 
 
 def test_a_killed_preparation_continues_to_the_same_files(tmp_path: Path) -> None:
-    text = write_rows(tmp_path / "web.jsonl", 60_000, 40)
+    text = write_rows(tmp_path / "web.jsonl", 20_000, 40)
     program = (
         "import sys; from minigpt.data import token_writer; token_writer.CHUNK_SIZE = 2**12\n"
         "from minigpt.data.corpus import Corpus; Corpus.build(sys.argv[1], 'bytes', cache=sys.argv[2])"
@@ -95,9 +95,7 @@ def test_a_killed_preparation_continues_to_the_same_files(tmp_path: Path) -> Non
     assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
 
 
-def test_a_text_that_changes_before_it_is_continued_is_another_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_that_changes_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_REMEMBERED", 0)
     text = write_rows(tmp_path / "web.jsonl", 40)
     cache = tmp_path / "cache"
@@ -124,8 +122,8 @@ def test_a_large_text_is_read_once_to_recognize_it(tmp_path: Path, monkeypatch: 
     kept.write_text("{")
     assert scan(text, cache=tmp_path) == first
     assert json.loads(kept.read_text())["n_documents"] == 40
+    text.write_text(text.read_text().upper().replace('"TEXT"', '"text"'))
     with pytest.raises(DataError, match="changed while it was read"):
-        text.write_text(text.read_text().upper().replace('"TEXT"', '"text"'))
         Corpus.build(first, BYTES, cache=tmp_path / "cache")
 
 
@@ -173,8 +171,8 @@ def mixed(tmp_path: Path) -> Corpus:
 def test_each_text_has_its_share_whatever_its_size(mixed: Corpus) -> None:
     size = 500
     batches = [mixed.batch(step, size, 8, seed=1)[0] for step in range(BLOCK // size)]
-    upper = Counter(bool(row.max() < ord("a")) for inputs in batches for row in inputs)
-    assert abs(upper[True] / BLOCK - 0.75) < 0.01  # windows at the ends have little of either
+    upper = Counter(bool(((row >= ord("A")) & (row <= ord("Z"))).any()) for inputs in batches for row in inputs)
+    assert upper[True] == 0.75 * BLOCK
     again = Corpus.load(mixed.path)
     assert again.fingerprint == mixed.fingerprint
     rows = again.batch(3, size, 8, 1, rows=range(5, 9))[0]
