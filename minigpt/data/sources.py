@@ -13,14 +13,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from minigpt.bounded_reading import read_json_value
 from minigpt.config import ReadingConfig
 from minigpt.data.chat_log import CONVERSATION_KEYS, conversation_fields, is_pair
-from minigpt.data.parquet import are_conversations, read_parquet
+from minigpt.data.parquet import read_parquet
 from minigpt.data.records import Record, json_form, json_lines, json_values, read_records
 from minigpt.data.skipped import shown
 from minigpt.data.source_files import (
@@ -32,7 +31,7 @@ from minigpt.data.source_files import (
     skip_bom,
     undecodable,
 )
-from minigpt.data.table import read_layout
+from minigpt.data.table import read_columns
 from minigpt.data.transcript import count_unlearned, unmarked
 from minigpt.errors import DataError
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
@@ -230,10 +229,16 @@ def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str)
     """The documents of all files, except those of white space only."""
     for file in files:
         if file.is_parquet:
-            yield from record_documents(file.name, read_parquet(file.path, file.name, text_key, encoding_errors))
+            yield from _record_documents(file.name, read_parquet(file.path, file.name, text_key, encoding_errors))
             continue
+        form = json_form(file, text_key)
         with open_source(file) as stream:
-            yield from documents_in(file, stream, text_key, encoding_errors)
+            if form is None:
+                pieces = _split_documents(_text_blocks(file.name, stream, encoding_errors))
+                yield from ((*piece, False) for piece in _skip_blank(file.name, pieces))
+                continue
+            values = (json_lines if form == "lines" else json_values)(file.name, stream, encoding_errors)
+            yield from _record_documents(file.name, read_records(values, text_key, encoding_errors))
 
 
 def notes_on_records(files: Sequence[SourceFile], text_key: str) -> list[str]:
@@ -273,7 +278,7 @@ def _described(fields: Sequence[str]) -> str:
 def _first_keys(file: SourceFile, text_key: str) -> Collection[str]:
     """The keys of the first record in a file, or the columns of a table."""
     if file.is_parquet:
-        return [column.name for column in read_layout(file.path, file.name)[0]]
+        return [column.name for column in read_columns(file.path, file.name)]
     form = json_form(file, text_key)
     if form is None:
         return ()
@@ -283,44 +288,7 @@ def _first_keys(file: SourceFile, text_key: str) -> Collection[str]:
     return first if isinstance(first, dict) else ()
 
 
-def has_conversations(files: Iterable[SourceFile], text_key: str) -> bool:
-    """Whether a file has conversations, judged by its first document: a file has one form.
-
-    Raises: DataError as `scan`.
-    """
-    for file in files:
-        if file.is_parquet:
-            if are_conversations(file.path, file.name, text_key):
-                return True
-        elif json_form(file, text_key):
-            first = islice(_documents([file], text_key, file.decoding.errors), 1)
-            if any(is_conversation for _, _, is_conversation in first):
-                return True
-    return False
-
-
-def documents_in(
-    file: SourceFile,
-    stream: BufferedReader | gzip.GzipFile,
-    key: str,
-    errors: str,
-    *,
-    name: str | None = None,
-    is_start: bool = True,
-) -> Iterator[Document]:
-    """The documents of an open file, or of a part of one that is not at its start; errors begin with `name`."""
-    name = file.name if name is None else name
-    form = json_form(file, key)
-    if form is None:
-        pieces = _split_documents(_text_blocks(name, stream, errors, is_start=is_start))
-        yield from ((*piece, False) for piece in _skip_blank(name, pieces))
-        return
-    lines = form == "lines"
-    values = json_lines(name, stream, errors, is_start=is_start) if lines else json_values(name, stream, errors)
-    yield from record_documents(name, read_records(values, key, errors))
-
-
-def record_documents(name: str, records: Iterable[Record]) -> Iterator[Document]:
+def _record_documents(name: str, records: Iterable[Record]) -> Iterator[Document]:
     """The documents of a file's records; a text may have several."""
     for text, is_conversation in records:
         if is_conversation:
@@ -363,10 +331,10 @@ def _skip_blank(name: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
             leading, length = [], 0
 
 
-def _text_blocks(name: str, stream: BufferedReader | gzip.GzipFile, errors: str, *, is_start: bool) -> Iterator[str]:
+def _text_blocks(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[str]:
     """A plain text, block by block."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
-    offset = skip_bom(name, stream) if is_start else 0
+    offset, is_start = skip_bom(name, stream), True
     while True:
         block = stream.read(BLOCK_SIZE)
         pending = len(decoder.getstate()[0])  # bytes of an incomplete character at the end of the last block

@@ -12,7 +12,6 @@ from minigpt import bounded_reading
 from minigpt.corpus_report.locations import blocks
 from minigpt.data import records
 from minigpt.data.corpus import Corpus
-from minigpt.data.parquet import row_group_bytes
 from minigpt.data.sources import scan
 from minigpt.errors import DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -71,7 +70,6 @@ def test_a_table_gives_the_same_conversations(tmp_path: Path, columns: list[str]
     path = tmp_path / "log.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     assert texts(path) == texts(write(tmp_path, *rows))
-    assert len(row_group_bytes(path, "log.parquet", "text")) == 1
 
 
 def test_an_instruction_beside_the_messages_is_the_first_message(tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def test_the_steps_of_epochs_are_those_that_are_trained(here: Path, monkeypatch:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
     (here / "short.txt").write_text("a" * 150)
     plan = plan_of(here / "short.txt", epochs=3, batch_size=1, validation_fraction=0, **QUICK)
-    assert plan.steps == planned_steps(plan.training, plan.len(corpus.train)) == 6  # two windows, not 2.3
+    assert plan.steps == planned_steps(plan.training, len(plan.corpus.train)) == 6  # two windows, not 2.3
 
 
 @pytest.mark.parametrize("is_run", [True, False])
