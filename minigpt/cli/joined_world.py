@@ -128,7 +128,7 @@ def share_job(world: "World", job: "Job | None") -> None:
 
 def train_with_main(world: "World") -> None:
     """Receives the job from the main process and trains without output, as every other process does."""
-    from minigpt.data.open_corpus import open_corpus
+    from minigpt.data.corpus import Corpus
     from minigpt.jobs.job import SharedJob
     from minigpt.planning.distillation import teacher_settings
     from minigpt.training.clock import Control
@@ -140,7 +140,7 @@ def train_with_main(world: "World") -> None:
         return
     job = SharedJob.from_dict(message)
     try:
-        corpus = open_corpus(job.corpus)
+        corpus = Corpus.load(job.corpus)
     except DataError as error:
         raise DataError(
             f"process {world.rank + 1} of {world.size} cannot read the tokens of the text in {job.corpus}; set "

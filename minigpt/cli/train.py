@@ -192,10 +192,8 @@ def _prepare(request: "Request", *, alone: bool) -> None:
     if options.base is not None:
         raise ConfigError("--prepare cannot be combined with --from; --tokenizer names the tokenizer")
     with exiting_on_stops(), PreparationDisplay(console()) as display:
-        corpus = display.follow(
-            read_corpus(request.sources, options.tokenizer, options.reading, display.progress, whole=True)
-        )
-    write(f"{size(corpus.n_train_bytes)} of text, {corpus.n_train_tokens:,} tokens of {corpus.tokenizer.name}")
+        corpus = display.follow(read_corpus(request.sources, options.tokenizer, options.reading, display.progress))
+    write(f"{size(corpus.train_bytes)} of text, {len(corpus.train):,} tokens of {corpus.tokenizer.name}")
     note(f"the tokens are in {corpus.path}")
 
 

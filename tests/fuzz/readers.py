@@ -373,17 +373,6 @@ def cache(folder: Path) -> Target:
     return Target(files, read)
 
 
-def shards(folder: Path) -> Target:
-    from minigpt.data.sharded.store import Store
-    from minigpt.data.source_files import SourceFile
-    from minigpt.tokenizer.tokenizer import Tokenizer
-
-    text = folder / "text.txt"
-    text.write_text("one two three four five\n" * 20)
-    made = Store.create(folder / "cache", [SourceFile(text, text.name)], "text", Tokenizer.named("bytes"))
-    return Target((made.folder / "store.jsonl",), lambda path: Store(path.parent))
-
-
 def _document(path: Path) -> str:
     from minigpt.data.documents.read import read_document
 
@@ -504,7 +493,6 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
         log,
         corpus,
         cache,
-        shards,
         subtitles,
     )
 }

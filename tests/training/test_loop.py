@@ -38,7 +38,6 @@ from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
 from minigpt.training.spike_detection import RunDivergedError, SpikeDetector
-from minigpt.training.step import StepResult, TrainStep
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 BPE_VOCAB_SIZE = 262
@@ -434,23 +433,6 @@ def test_a_run_that_diverges_repeatedly_stops_with_advice(
         list(train(new_model(dropout=0.1), corpus, settings()))
 
 
-def test_the_results_of_earlier_steps_come_before_the_run_waits_for_text(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = TrainStep.results
-
-    def one_step_later(step: TrainStep, keep: int | None = None) -> list[StepResult]:
-        return results(step, keep=0 if keep is None else 1)  # as on CUDA
-
-    ready = iter([True, True, True, False, *[True] * 8])
-    monkeypatch.setattr(TrainStep, "results", one_step_later)
-    monkeypatch.setattr(Corpus, "grows", True)
-    monkeypatch.setattr(Corpus, "is_ready", lambda *_: next(ready))
-    events = list(train(new_model(), corpus, settings(steps=10, eval_every=10, sample_every=0)))
-    taken = [event.step if isinstance(event, Step) else "waits" for event in events if isinstance(event, Step | Notice)]
-    assert taken == [1, 2, 3, "waits", *range(4, 11)]
-
-
 def test_a_loss_spike_is_skipped_and_counted(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(steps=200, sample_every=0, eval_every=1000, micro_batch_size=None)
     calls = iter(range(1000))
@@ -831,7 +813,7 @@ def test_a_run_in_epochs_that_changes_its_batch_reads_the_text_as_often(
     corpus: Corpus, tmp_path: Path, changes: dict[str, int]
 ) -> None:
     config = settings(steps=None, epochs=2, context_length=16, schedule="constant")
-    windows = planned_steps(config, corpus.n_train_tokens)
+    windows = planned_steps(config, len(corpus.train))
     assert windows is not None
     model, run = new_pair(tmp_path / "run")
     for event in (events := train(model, corpus, config, run)):
