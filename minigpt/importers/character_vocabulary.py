@@ -14,8 +14,8 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.importers.tensor_sources import ReplacedTensors
-from minigpt.storage.huggingface import HEAD, TensorSource, check_tied
+from minigpt.storage.huggingface import HEAD, check_tied
+from minigpt.storage.tensors import LazyTensor, TensorSource
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _LOGIT = -1000.0  # of a token that is never drawn; the others' logits are between -100 and 100
@@ -60,14 +60,15 @@ def add_byte_tokens(
     enlarged = unpredicted.embedding.repeat(tokenizer.vocab_size, 1)
     enlarged[torch.tensor([each[0] for each in ids])] = embedding
     replaced = {"wte.weight": enlarged.float(), "ln_f.bias": (bias + unpredicted.shift).float()}
-    tensors = ReplacedTensors(source, replaced, removed=(HEAD,))
+    tensors = {**source.tensors, **{name: LazyTensor.of(tensor) for name, tensor in replaced.items()}}
+    tensors.pop(HEAD, None)
     notes = []
     if unpredicted.change > _UNCHANGED:
         notes.append(
             f"the model has {len(characters)} characters in {width} features, so the added tokens change the"
             f" characters' logits by up to {unpredicted.change:.1g}"
         )
-    return config.replace(vocab_size=tokenizer.vocab_size), tensors, tokenizer, notes
+    return config.replace(vocab_size=tokenizer.vocab_size), source.replace(tensors), tokenizer, notes
 
 
 class _Unpredicted(NamedTuple):

@@ -71,7 +71,7 @@ class GgufFile:
         number = self.tensors[name].type
         return _PLAIN[number][0] if number in _PLAIN else _import_gguf(self.path).GGMLQuantizationType(number).name
 
-    def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
+    def read(self, name: str, reuse_buffer: bool = False) -> Tensor:
         """One tensor, dequantized to float32 if necessary; with `reuse_buffer` the next such read may overwrite it.
 
         Raises: CheckpointError if the file was truncated or cannot be read; KeyError for an unknown name.

@@ -1,6 +1,5 @@
 """Imports a GPT-2 from the hub, or from files of any format, as a checkpoint."""
 
-import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,15 +10,15 @@ from minigpt.errors import CheckpointError, MinigptError
 from minigpt.importers.hub import (
     GPT2_NAMES,
     UnreachableError,
+    commit_on_hub,
     download,
     failure_reason,
     is_hub_name,
     is_openai,
     repository_of,
-    weights_identity,
 )
 from minigpt.importers.huggingface import GPT2_VOCABULARY_ASSUMED, SCALED_QUERIES
-from minigpt.importers.open_model import has_scaled_queries, open_model
+from minigpt.importers.open_model import open_model
 from minigpt.importers.verification import Verification, verify_gpt2
 from minigpt.model.gpt import GPT
 from minigpt.model.nonfinite import nonfinite_parameter
@@ -32,7 +31,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 # File names that are the same for every model: such a model is named after its folder.
 _GENERIC_NAMES = {"model", "pytorch_model", "ckpt", "hparams", "checkpoint"}
-_SOURCE = "source"  # key in the metadata of imported weights: the hub's file and its hash
+_SOURCE = "source"  # key in the metadata of imported weights: the hub's repository and its commit
 
 
 @dataclass(frozen=True)
@@ -109,12 +108,13 @@ def import_gpt2(
         return replace(_import(path, origin, target, device, {}, ids_only), source=str(path))
     repository = repository_of(hub_name)
     try:
-        on_hub = weights_identity(repository, revision) if exists(target) else None
+        commit = commit_on_hub(repository, revision) if exists(target) else None
     except UnreachableError as error:
         return _import_from_cache(repository, revision, target, device, error, ids_only)
-    if on_hub is not None and _stored_source(target) == on_hub and is_ids_only(target) == ids_only:
+    stored = _stored_source(target)
+    if commit is not None and stored == _source(repository, commit) and is_ids_only(target) == ids_only:
         existing = load_checkpoint(target, device, mapped=True)
-        note = "already imported; the hub has the same weights"
+        note = "already imported; the hub has the same version"
         return ImportResult(existing, repository, (note,), verify_gpt2(existing.model))
     return _import_downloaded(download(repository, revision), repository, target, device, ids_only)
 
@@ -164,8 +164,12 @@ def _import_from_cache(
 
 def _import_downloaded(weights: Path, repository: str, target: Path, device: str, ids_only: bool) -> ImportResult:
     """Imports the model whose weights are in the hub's cache."""
-    metadata = {_SOURCE: f"{repository}/{weights.name}@{weights.resolve().name}"}
+    metadata = {_SOURCE: _source(repository, weights.parent.name)}
     return _import(weights, repository, target, device, metadata, ids_only)
+
+
+def _source(repository: str, commit: str) -> str:
+    return f"{repository}@{commit}"
 
 
 def _import(
@@ -176,9 +180,9 @@ def _import(
     # OpenAI's models are known to have GPT-2's vocabulary, so their tokenizer is neither downloaded nor assumed.
     known = (GPT2_VOCABULARY_ASSUMED,) if metadata and is_openai(origin) else ()
     notes = tuple(note for note in imported.notes if note not in known)
-    if has_scaled_queries(path):
+    if imported.scales_queries:
         metadata = metadata | {SCALED_QUERIES: "true"}
-    with contextlib.closing(imported.tensors):
+    with imported.tensors:
         model = from_huggingface(imported.tensors, imported.config, device=resolve_device(device), mapped=True)
     if (nonfinite := nonfinite_parameter(model)) is not None:
         raise CheckpointError(f"{path} has weights that are NaN or infinite, so its training diverged: {nonfinite}")
@@ -207,7 +211,7 @@ def _name_of(model: str | Path) -> str:
 
 
 def _stored_source(directory: Path) -> str | None:
-    """The identity of the hub's weights that a checkpoint was imported from, if any."""
+    """The repository on the hub and its commit that a checkpoint was imported from, if any."""
     try:
         with TensorFile(directory / WEIGHTS) as file:
             return file.metadata.get(_SOURCE)
@@ -218,7 +222,7 @@ def _stored_source(directory: Path) -> str | None:
 def hub_name(directory: Path) -> str | None:
     """The name on the hub of the model that was imported into a folder; None for another model."""
     source = _stored_source(directory)
-    return None if source is None else source.rpartition("@")[0].rpartition("/")[0] or None
+    return None if source is None else source.rpartition("@")[0]
 
 
 def _is_same(directory: Path, model: GPT, tokenizer: Tokenizer) -> bool:

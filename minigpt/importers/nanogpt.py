@@ -15,10 +15,10 @@ from minigpt.errors import CheckpointError, ConfigError
 from minigpt.importers.character_vocabulary import add_byte_tokens
 from minigpt.importers.imported_model import ImportedModel, check_vocabulary, may_use_gpt2_vocabulary
 from minigpt.importers.plain_pickle import read_plain_pickle
-from minigpt.importers.tensor_sources import FileTensor, RenamedTensors, ReplacedTensors
-from minigpt.importers.torch_file import TorchTensors
+from minigpt.importers.torch_file import torch_tensors
 from minigpt.storage.files import read_error
-from minigpt.storage.huggingface import HEAD, TensorSource, check_size, plain_name
+from minigpt.storage.huggingface import HEAD, check_size, plain_name
+from minigpt.storage.tensors import LazyTensor, TensorSource
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 CHECKPOINT = "ckpt.pt"
@@ -48,7 +48,7 @@ def open_nanogpt(path: Path, content: Mapping[str, Any]) -> ImportedModel:
     config = _read_config(path, arguments)
     if not isinstance(content["model"], dict):
         raise CheckpointError(f"{path} must hold its weights under 'model', a dictionary of tensors")
-    tensors = _open_tensors(TorchTensors(path, content["model"]), biased=_is_biased(arguments))
+    tensors = _hugging_face_tensors(torch_tensors(path, content["model"]), biased=_is_biased(arguments))
     try:
         check_size(config, tensors)  # before characters are added, which takes the square of the width
         return _add_tokenizer(path, content, config, tensors)
@@ -76,16 +76,18 @@ def _is_biased(arguments: Mapping[str, Any]) -> bool:
     return bool(arguments.get("bias", True))
 
 
-def _open_tensors(tensors: TorchTensors, *, biased: bool) -> TensorSource:
+def _hugging_face_tensors(tensors: TensorSource, *, biased: bool) -> TensorSource:
     """The weights with Hugging Face's names, without prefix, and its orientation; zeros for biases that are missing."""
-    found, zeros = {}, {}
-    for name, shape in tensors.shapes.items():
+    found = {}
+    for name, tensor in tensors.tensors.items():
         plain = plain_name(name)
         is_embedding = plain in ("wte.weight", "wpe.weight", HEAD)
-        found[plain] = FileTensor(name, shape, transposed=len(shape) == 2 and not is_embedding)
+        transposed = len(tensor.shape) == 2 and not is_embedding
+        found[plain] = LazyTensor.shaped(tensor.read, tensor.shape, transposed=transposed)
         if not (biased or is_embedding) and plain.endswith(".weight"):
-            zeros[f"{plain.removesuffix('.weight')}.bias"] = torch.zeros(shape[:1])
-    return ReplacedTensors(RenamedTensors(tensors, found), {name: zeros[name] for name in zeros.keys() - found.keys()})
+            bias = f"{plain.removesuffix('.weight')}.bias"
+            found.setdefault(bias, LazyTensor.of(torch.zeros(tensor.shape[:1])))
+    return tensors.replace(found)
 
 
 def _add_tokenizer(path: Path, content: Mapping[str, Any], config: GPTConfig, tensors: TensorSource) -> ImportedModel:

@@ -19,7 +19,7 @@ from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
 from minigpt.importers.hub import is_hub_name
 from minigpt.importers.peft_options import LayerPatterns, check_options
-from minigpt.importers.torch_file import TorchTensors, open_torch
+from minigpt.importers.torch_file import open_torch, torch_tensors
 from minigpt.model.gpt import GPT
 from minigpt.storage.adapter import BASE_SHA256, weights_hash
 from minigpt.storage.files import exists, read_json
@@ -28,7 +28,6 @@ from minigpt.storage.huggingface import (
     HEAD,
     HEAD_MODULE,
     PREFIX,
-    TensorSource,
     linear_layers,
     plain_name,
     stored_tensors,
@@ -202,8 +201,7 @@ def _read_tensors(directory: Path) -> tuple[dict[str, Tensor], Mapping[str, str]
     content = open_torch(path)
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors")
-    source: TensorSource = TorchTensors(path, dict(content))
-    with contextlib.closing(source):
+    with torch_tensors(path, content) as source:
         return {name: source.read(name) for name in source.shapes}, {}
 
 

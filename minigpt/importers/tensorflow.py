@@ -5,12 +5,12 @@ from pathlib import Path
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.importers.imported_model import ImportedModel, check_vocabulary
+from minigpt.importers.imported_model import ImportedModel, check_vocabulary, find_tensors, lazy_tensors
 from minigpt.importers.tensor_bundle import TensorBundle
-from minigpt.importers.tensor_sources import FileTensor, RenamedTensors, check_shape
 from minigpt.storage.byte_file import ByteFile
 from minigpt.storage.files import read_json
-from minigpt.storage.huggingface import config_from_huggingface, stored_tensors
+from minigpt.storage.huggingface import config_from_huggingface
+from minigpt.storage.tensors import TensorSource
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 HPARAMS = "hparams.json"  # OpenAI's checkpoints have it, fine-tuned ones do not always
@@ -38,15 +38,16 @@ def open_tensorflow(path: Path) -> ImportedModel:
     bundle = TensorBundle(path.with_suffix("") if path.suffix == INDEX else _find_checkpoint(folder))
     try:
         config, assumed = _read_config(folder, bundle)
-        tensors = _find_tensors(bundle, config)
+        names = _find_tensors(bundle, config)
         tokenizer, notes = _read_tokenizer(folder, config)
-        if skipped := sorted(bundle.entries.keys() - {found.name for found in tensors.values()}):
-            names = ", ".join(map(repr, skipped[:3])) + (", …" if len(skipped) > 3 else "")
-            notes.append(f"training variables are skipped: {len(skipped)} ({names})")
+        if skipped := sorted(bundle.entries.keys() - set(names.values())):
+            shown = ", ".join(map(repr, skipped[:3])) + (", …" if len(skipped) > 3 else "")
+            notes.append(f"training variables are skipped: {len(skipped)} ({shown})")
     except BaseException:
         bundle.close()
         raise
-    return ImportedModel(config, RenamedTensors(bundle, tensors), tokenizer, (*assumed, *notes))
+    tensors = TensorSource(bundle.path, lazy_tensors(config, names, bundle.read), bundle.close)
+    return ImportedModel(config, tensors, tokenizer, (*assumed, *notes))
 
 
 def _read_config(folder: Path, bundle: TensorBundle) -> tuple[GPTConfig, list[str]]:
@@ -92,19 +93,14 @@ def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[st
     return gpt2, [f"no {' and '.join(missing)} next to it: GPT-2's vocabulary is assumed"]
 
 
-def _find_tensors(bundle: TensorBundle, config: GPTConfig) -> dict[str, FileTensor]:
-    """The model's tensors in the checkpoint, by Hugging Face's names; the orientation is the same.
+def _find_tensors(bundle: TensorBundle, config: GPTConfig) -> dict[str, str]:
+    """The names of the model's tensors in the checkpoint, by Hugging Face's; the orientation is the same.
 
     Raises: CheckpointError for a tensor that is missing, of the wrong shape, unreadable, or of another model.
     """
-    tensors = {}
-    for stored in stored_tensors(config):
-        found = FileTensor(_tensorflow_name(stored.stored_name), stored.shape)
-        if found.name not in bundle.entries:
-            raise CheckpointError(f"{bundle.path} has no tensor {found.name!r}, expected of shape {stored.shape}")
-        check_shape(bundle.path, found, bundle.entries[found.name].shape)
-        tensors[stored.stored_name] = found
-    weights = {found.name for found in tensors.values()}
+    shapes = {name: entry.shape for name, entry in bundle.entries.items()}
+    names = find_tensors(bundle.path, config, shapes, lambda stored: _tensorflow_name(stored.stored_name))
+    weights = set(names.values())
     bundle.check(weights)
     for name in sorted(bundle.entries.keys() - weights):
         # An optimizer's state for model/wte is model/wte/Adam. Any other tensor may change what the model computes.
@@ -112,7 +108,7 @@ def _find_tensors(bundle: TensorBundle, config: GPTConfig) -> dict[str, FileTens
             raise CheckpointError(
                 f"{bundle.path} has an unexpected tensor {name!r} for a GPT-2 of {config.n_layer} blocks"
             )
-    return tensors
+    return names
 
 
 def _tensorflow_name(name: str) -> str:

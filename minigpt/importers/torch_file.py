@@ -5,10 +5,10 @@ keeps it busy forever.
 Source: torch/serialization.py, `_save`, `_legacy_save`, `_legacy_load`.
 """
 
-import functools
 import math
 import zipfile
 from collections.abc import Iterable, Mapping
+from functools import cache, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from minigpt.importers.plain_pickle import (
 from minigpt.importers.torch_pickle import Storage, View, functions, storage_of
 from minigpt.storage.byte_file import ByteFile
 from minigpt.storage.files import lfs_pointer_error
+from minigpt.storage.tensors import LazyTensor, TensorSource
 
 _ZIP = b"PK\x03\x04"
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -39,7 +40,7 @@ _ENCRYPTED = 1  # the bit of a member's flags
 _LOCAL_HEADER = 30  # bytes of a member's header in a zip, before its name and its extra field
 
 
-class StoredTensor(NamedTuple):
+class TensorPlace(NamedTuple):
     """A tensor as a file describes it: where its values are, and how they are laid out.
 
     `start` counts bytes from the start of the file, `strides` values; `dtype` is None for one that is sparse or
@@ -51,6 +52,15 @@ class StoredTensor(NamedTuple):
     strides: tuple[int, ...]
     start: int | None
 
+    def read(self, file: ByteFile, reuse_buffer: bool) -> Tensor:
+        """The tensor, one that `torch_tensors` accepts."""
+        assert self.dtype is not None
+        assert self.start is not None
+        last = sum((length - 1) * step for length, step in zip(self.shape, self.strides, strict=True))
+        size = (last + 1) * self.dtype.itemsize if math.prod(self.shape) else 0
+        content = file.read(self.start, size, reuse_buffer=reuse_buffer)
+        return content.view(self.dtype).as_strided(self.shape, self.strides)
+
 
 def is_torch_file(path: Path, start: bytes) -> bool:
     """Whether a file that starts with these bytes may be from torch.save."""
@@ -58,7 +68,7 @@ def is_torch_file(path: Path, start: bytes) -> bool:
 
 
 def open_torch(path: Path) -> Any:
-    """The object that torch.save wrote: plain values, and a StoredTensor for each tensor.
+    """The object that torch.save wrote: plain values, and a TensorPlace for each tensor.
 
     Raises: CheckpointError if the file is missing, damaged, compressed, or would run code.
     """
@@ -177,7 +187,7 @@ def _place(content: Any, start_of: Any) -> Any:
         if not isinstance(value, View):
             return value
         if value.storage is None:
-            return StoredTensor(None, value.shape, value.strides, None)
+            return TensorPlace(None, value.shape, value.strides, None)
         if value.storage.key not in known:
             known[value.storage.key] = start_of(value.storage)
         return _checked(value, value.storage, known[value.storage.key])
@@ -190,16 +200,16 @@ def _place(content: Any, start_of: Any) -> Any:
     }
 
 
-def _checked(view: View, storage: Storage, start: int) -> StoredTensor:
+def _checked(view: View, storage: Storage, start: int) -> TensorPlace:
     dtype = view.dtype or storage.dtype
     last = sum((length - 1) * step for length, step in zip(view.shape, view.strides, strict=True))
     used = view.offset + last + 1 if math.prod(view.shape) else 0
     if used * dtype.itemsize > storage.size * storage.dtype.itemsize:
         raise ValueError(f"a tensor of shape {view.shape} lies outside of its storage {storage.key}")
-    return StoredTensor(dtype, view.shape, view.strides, start + view.offset * dtype.itemsize)
+    return TensorPlace(dtype, view.shape, view.strides, start + view.offset * dtype.itemsize)
 
 
-@functools.cache
+@cache
 def _is_real(dtype: torch.dtype) -> bool:
     """Whether values of this type convert to float32; quantized ones and those of less than a byte do not."""
     if dtype.is_complex:
@@ -211,52 +221,23 @@ def _is_real(dtype: torch.dtype) -> bool:
     return True
 
 
-class TorchTensors:
+def torch_tensors(path: Path, tensors: Mapping[str, Any]) -> TensorSource:
     """The named tensors of a file that `open_torch` opened.
 
     Raises: CheckpointError if one is not a dense tensor of real numbers, or they claim more than the file holds.
     """
-
-    def __init__(self, path: Path, tensors: Mapping[str, Any]) -> None:
-        self.path = path
-        self._tensors: dict[str, StoredTensor] = {}
-        claimed = 0
-        for name, tensor in tensors.items():
-            if not isinstance(name, str) or not isinstance(tensor, StoredTensor):
-                raise CheckpointError(f"{path} holds a {type(tensor).__name__} named {name!r}, expected only tensors")
-            if tensor.dtype is None or not _is_real(tensor.dtype):
-                raise CheckpointError(f"{name!r} in {path} is sparse, quantized or complex, expected dense real values")
-            self._tensors[name] = tensor
-            claimed += math.prod(tensor.shape) * tensor.dtype.itemsize
-        self._file = ByteFile(path)
-        if claimed > 2 * self._file.size:  # twice, because a tied head may share the embedding's bytes
-            self._file.close()
-            raise CheckpointError(
-                f"{path} claims to hold {claimed:,} bytes of tensors but has {self._file.size:,}; copy or download"
-                " it again"
-            )
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor's name and shape."""
-        return {name: tensor.shape for name, tensor in self._tensors.items()}
-
-    def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
-        """One tensor; with `reuse_buffer` in memory that the next such read may overwrite.
-
-        Raises: CheckpointError if the file was truncated or cannot be read; KeyError for an unknown name.
-        """
-        dtype, shape, strides, start = self._tensors[name]
-        assert dtype is not None
-        assert start is not None
-        last = sum((length - 1) * step for length, step in zip(shape, strides, strict=True))
-        size = (last + 1) * dtype.itemsize if math.prod(shape) else 0
-        content = self._file.read(start, size, reuse_buffer=reuse_buffer)
-        return content.view(dtype).as_strided(shape, strides)
-
-    def map(self, name: str, dtype: torch.dtype) -> None:
-        """Always None: these files are converted, not memory-mapped."""
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
+    claimed = 0
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or not isinstance(tensor, TensorPlace):
+            raise CheckpointError(f"{path} holds a {type(tensor).__name__} named {name!r}, expected only tensors")
+        if tensor.dtype is None or not _is_real(tensor.dtype):
+            raise CheckpointError(f"{name!r} in {path} is sparse, quantized or complex, expected dense real values")
+        claimed += math.prod(tensor.shape) * tensor.dtype.itemsize
+    file = ByteFile(path)
+    if claimed > 2 * file.size:  # twice, because a tied head may share the embedding's bytes
+        file.close()
+        raise CheckpointError(
+            f"{path} claims to hold {claimed:,} bytes of tensors but has {file.size:,}; copy or download it again"
+        )
+    found = {name: LazyTensor(tensor.shape, partial(tensor.read, file)) for name, tensor in tensors.items()}
+    return TensorSource(path, found, file.close)

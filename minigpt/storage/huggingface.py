@@ -3,8 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.model.gpt import GPT
+from minigpt.storage.tensors import TensorSource
 
 PREFIX = "transformer."  # GPT2LMHeadModel saves every name with it; OpenAI's files on the hub have none
 _PREFIXES = re.compile(r"((_orig_mod|module|model|transformer)\.)+")  # of torch.compile, DDP and other wrappers
@@ -41,38 +41,6 @@ _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
 }
-
-
-class TensorSource(Protocol):
-    """Named tensors that are read one by one: from one file, from several, or converted from another format.
-
-    `path` names the source in errors.
-    """
-
-    path: Path
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor's name and shape."""
-        ...
-
-    def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
-        """One tensor on the CPU; with `reuse_buffer` in memory that the next such read may overwrite.
-
-        Raises: CheckpointError if it cannot be read; KeyError for an unknown name.
-        """
-        ...
-
-    def map(self, name: str, dtype: torch.dtype) -> Tensor | None:
-        """One tensor memory-mapped from the file; None if the file does not hold exactly this tensor in this dtype.
-
-        Raises: as `read`.
-        """
-        ...
-
-    def close(self) -> None:
-        """Closes the files."""
-        ...
 
 
 class StoredTensor(NamedTuple):
@@ -146,7 +114,7 @@ def from_huggingface(
     tensors = {}
     mapped = mapped and torch.device(device).type == "cpu"
     for stored, name in _match(file, config).items():
-        if mapped and (view := file.map(name, dtype)) is not None:
+        if mapped and (view := file.tensors[name].map(dtype)) is not None:
             tensors[stored.name] = view.t() if stored.transposed else view
             continue
         # A transposed matrix must be copied, so its source may share a buffer; the others keep what they were read to.

@@ -38,7 +38,7 @@ _OWN = {  # what minigpt writes into the folder of a run
         "report.html",
         "loss.png",
     ),
-    *(".lock", ".lock.json", "tensorboard", "wandb"),
+    *(".lock", ".lock.json", ".lock.owner", "tensorboard", "wandb"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt"),
     *CONVERTED,
 }

@@ -9,7 +9,7 @@
         last/state.safetensors                weights, optimizer and progress of the last save, in one file
         last/before_cooldown.safetensors      the same, from the start of the cool-down
         teacher/                              the run of the teacher, the same files; without last/ once it is trained
-        .lock, .lock.json                     the lock of the process that trains here, and its id
+        .lock, .lock.json, .lock.owner        the lock of the process that trains here, and its id
 
 A state is one file because one rename replaces a whole file: whenever a run is killed, the file is either the old state
 or the new one.

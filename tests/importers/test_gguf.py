@@ -155,7 +155,7 @@ def test_a_read_that_reuses_the_buffer_does_not_overwrite_other_tensors(path: Pa
         assert torch.equal(first, random_model(CONFIG).blocks[0].mlp.up_proj.weight.t())
         assert torch.equal(second, random_model(CONFIG).blocks[1].mlp.up_proj.weight.t())
         assert imported.tensors.shapes["h.0.mlp.c_fc.weight"] == (32, 128)
-        assert imported.tensors.map("wte.weight", torch.float32) is None
+        assert imported.tensors.tensors["wte.weight"].map(torch.float32) is None
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])

@@ -16,7 +16,7 @@ from builders import new_model
 from minigpt.config import GPTConfig
 from minigpt.errors import MinigptError
 from minigpt.importers.gpt2 import import_gpt2
-from minigpt.importers.torch_file import StoredTensor, TorchTensors
+from minigpt.importers.torch_file import TensorPlace, torch_tensors
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.storage.huggingface import to_huggingface
@@ -115,7 +115,7 @@ def test_a_zip_whose_member_ends_too_early_is_refused(folder: Path, monkeypatch:
 @pytest.mark.parametrize("dtype", [torch.quint8, torch.bits8, torch.uint4, torch.complex64], ids=str)  # type: ignore[attr-defined]
 def test_a_tensor_of_a_type_that_is_not_of_real_numbers_is_refused(tmp_path: Path, dtype: torch.dtype) -> None:
     with pytest.raises(MinigptError, match=r"'x' in .* is sparse, quantized or complex"):
-        TorchTensors(tmp_path, {"x": StoredTensor(dtype, (1,), (1,), 0)})
+        torch_tensors(tmp_path, {"x": TensorPlace(dtype, (1,), (1,), 0)})
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["new form", "old form"])
