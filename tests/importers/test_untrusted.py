@@ -126,39 +126,6 @@ def test_a_tensor_that_claims_more_than_the_file_holds_is_refused(folder: Path, 
     refused(folder, r"claims to hold 68,7\d\d,\d\d\d,\d\d\d bytes of tensors but has")
 
 
-def header(entries: dict[str, Any], size: int | None = None) -> bytes:
-    text = json.dumps(entries).encode()
-    return (len(text) if size is None else size).to_bytes(8, "little") + text
-
-
-def entry(start: int, end: int, shape: list[int]) -> dict[str, Any]:
-    return {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        header({"a": entry(0, 8, [1])}) + bytes(8),
-        header({"a": entry(0, 4, [2**62])}) + bytes(4),
-        header({"a": entry(0, 4, [1]), "b": entry(0, 4, [1])}) + bytes(8),
-        header({"a": entry(0, 4, [1]), "b": entry(2, 6, [1])}) + bytes(8),
-        header({"a": entry(4, 0, [1])}) + bytes(4),
-        header({"a": entry(0, 2**40, [2**38])}) + bytes(4),
-        header({"a": entry(0, 4, [1])}) + bytes(400),
-        header({"a": entry(0, 4, [1])}, size=2**30) + bytes(4),
-        header({"a": entry(0, 4, [1])}, size=2**63) + bytes(4),
-        header({"a": {"dtype": "F32", "shape": [1]}}) + bytes(4),
-        header({"a": entry(-4, 0, [1])}) + bytes(4),
-        header({}) + bytes(4),
-        b"\x08" + bytes(7) + b"[[[[[[[[",
-    ],
-    ids=range(13),
-)
-def test_a_false_safetensors_header_is_refused(folder: Path, content: bytes) -> None:
-    (folder / "model.safetensors").write_bytes(content)
-    refused(folder, "model.safetensors is truncated, corrupted or not safetensors|does not have|has no tensor")
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -94,12 +94,6 @@ def test_a_write_that_the_system_refuses_is_one_sentence_and_changes_nothing(
     assert everything_in(tmp_path) == ["file"]
 
 
-def test_a_path_inside_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="could not be written"):
-        atomic_write(tmp_path / "file" / "below", b"")
-
-
 def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     with atomic_folder(tmp_path / "folder") as building:
         (building / "file").write_bytes(b"")
