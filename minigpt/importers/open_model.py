@@ -8,7 +8,7 @@ import torch
 from minigpt.bounded_reading import open_regular
 from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, FolderTakenError
 from minigpt.importers.hub import is_hub_name
 from minigpt.importers.huggingface import open_huggingface, open_sharded, scales_attention
 from minigpt.importers.imported_model import ImportedModel, check_vocabulary
@@ -26,6 +26,7 @@ from minigpt.storage.checkpoint import (
     find_checkpoint,
     load_checkpoint,
     read_config,
+    save_checkpoint,
 )
 from minigpt.storage.files import exists, read_error, read_json
 from minigpt.storage.huggingface import from_huggingface, unused_heads
@@ -358,3 +359,40 @@ def _torch_weights(path: Path, content: object) -> TensorSource:
 def _could_be_safetensors(path: Path, start: bytes) -> bool:
     """Whether a file starts like safetensors, with the length of a header that fits into the file."""
     return len(start) == 8 and 2 <= int.from_bytes(start, "little") <= path.stat().st_size - 8
+
+
+def merge_adapter(
+    name: str | Path | None,
+    *,
+    into: str | None = None,
+    base: Path | None = None,
+    checkpoints: str | Path = "checkpoints",
+) -> LoadedModel:
+    """Saves an adapter and its base model as one model in `checkpoints`, by default called NAME-merged.
+
+    `base` is the path of the base model, by default the one that the adapter names. The notes say how it was found.
+    Raises: CheckpointError if the model is no adapter, its base is missing or has changed, or the name is taken.
+    """
+    checkpoints = Path(checkpoints)
+    path = find_model(name, checkpoints)
+    if not is_adapter(path):
+        raise CheckpointError(f"{path} is a whole model, so there is no adapter to merge")
+    target = f"{path.resolve().name}-merged" if into is None else into
+    if target in ("", ".", "..") or Path(target).name != target:
+        raise CheckpointError(f"name ({target!r}) must be the name of a folder in {checkpoints}")
+    merged, notes = load_model(path, "cpu", checkpoints=checkpoints, base=base)
+    directory = checkpoints / target
+    try:
+        save_checkpoint(
+            directory,
+            merged.model,
+            merged.tokenizer,
+            origin=path.resolve().name,
+            notes=["the adapter is merged into the weights of its base model", *notes],
+            new=True,
+        )
+    except FolderTakenError as error:
+        raise CheckpointError(
+            f"{directory} already exists, so {path} may be merged already; choose another --name"
+        ) from error
+    return LoadedModel(Checkpoint(directory, merged.model, merged.tokenizer), notes)

@@ -27,7 +27,6 @@ from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.tensors import save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-IDS = torch.arange(8)[None]
 OLDER = "1" * 40
 GPT2_MEDIUM, TINY = "openai-community/gpt2-medium", "someone/tiny"
 

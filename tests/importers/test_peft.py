@@ -19,8 +19,7 @@ from minigpt.exporters.export import export_model
 from minigpt.exporters.gguf_adapter import write_gguf_adapter
 from minigpt.importers.gguf_file import GgufFile
 from minigpt.importers.gpt2 import import_gpt2
-from minigpt.importers.merge import merge_adapter
-from minigpt.importers.open_model import describe_model, load_model
+from minigpt.importers.open_model import describe_model, load_model, merge_adapter
 from minigpt.importers.peft import read_adapter
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import lora_layers

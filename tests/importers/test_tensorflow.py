@@ -35,7 +35,6 @@ from minigpt.storage.huggingface import from_huggingface
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 CONFIG = GPTConfig(vocab_size=259, n_positions=8, n_embd=12, n_layer=2, n_head=3, dropout=0.1)
-IDS = torch.arange(8)[None]
 TOKENIZER = Tokenizer.train(["the theory of the thing"], "bpe:259")
 
 

@@ -15,8 +15,6 @@ from minigpt.errors import CheckpointError, FolderTakenError
 from minigpt.storage.files import atomic_folder, atomic_json, atomic_write, exists, read_json
 from minigpt.storage.folder import PROCESS, host
 
-ONE_SENTENCE = r"^[^\n]+$"
-
 
 def everything_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*"))
