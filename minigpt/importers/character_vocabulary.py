@@ -88,8 +88,6 @@ def _never_predicted(embedding: Tensor, weight: Tensor, bias: Tensor, path: str)
     every input: along 1/w the features are constant. If that constant is (almost) 0, as in models without biases,
     the shift changes it. Of the shifts that do, this is the one that changes the characters' logits least: not at all
     if there are fewer characters than features, else by about the same number for all, which changes no probability.
-
-    Raises: CheckpointError if a weight of the norm is almost 0, or the change would be noticeable.
     """
     if weight.abs().min() > 1e-4 * weight.abs().max():
         along = 1 / weight

@@ -86,10 +86,7 @@ def open_gguf(path: Path) -> ImportedModel:
 
 
 def _check_architecture(file: GgufFile) -> None:
-    """Checks that the file is a complete GPT-2.
-
-    Raises: CheckpointError if it is another model, a part of one, or an adapter.
-    """
+    """Checks that the file is a complete GPT-2."""
     architecture = file.metadata.get("general.architecture")
     if architecture != "gpt2":
         raise CheckpointError(f"general.architecture ({architecture!r}) in {file.path} must be 'gpt2'")
@@ -135,10 +132,7 @@ def _read_config(file: GgufFile) -> GPTConfig:
 
 
 def _find_tensors(file: GgufFile, config: GPTConfig) -> dict[str, str]:
-    """The names of the model's tensors in the file, by Hugging Face's, whose matrices are the transposes of GGUF's.
-
-    Raises: CheckpointError for a tensor that is missing, unexpected or of the wrong shape.
-    """
+    """The names of the model's tensors in the file, by Hugging Face's, whose matrices are the transposes of GGUF's."""
     shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
     names = find_tensors(file.path, config, shapes, lambda stored: gguf_name(stored.name), transposes=True)
     if _HEAD in shapes:
@@ -152,7 +146,6 @@ def _resolve_head(file: GgufFile, names: dict[str, str]) -> list[str]:
     """Decides whether a stored output matrix is the token embedding in another precision; returns notes on it.
 
     llama-quantize stores both, the output matrix with more bits. The one with more bits becomes the embedding.
-    Raises: CheckpointError if they are different matrices.
     """
     if _HEAD not in file.tensors:
         return []
@@ -198,10 +191,7 @@ class _Tokens(NamedTuple):
 
 
 def _read_tokenizer(file: GgufFile, notes: list[str]) -> Tokenizer:
-    """The tokenizer in the metadata; adds to `notes` what was assumed.
-
-    Raises: CheckpointError if it is not a byte-level BPE that splits texts as GPT-2 does; TokenizerError.
-    """
+    """The tokenizer in the metadata; adds to `notes` what was assumed."""
     values = file.metadata
     family = values.get("tokenizer.ggml.model")
     if family not in ("gpt2", "rwkv"):
@@ -235,10 +225,7 @@ def _read_tokenizer(file: GgufFile, notes: list[str]) -> Tokenizer:
 
 
 def _read_tokens(file: GgufFile) -> _Tokens:
-    """The tokens in the metadata, without those that only pad the embedding.
-
-    Raises: CheckpointError if they are missing or damaged, or none of them ends a text.
-    """
+    """The tokens in the metadata, without those that only pad the embedding."""
     values = file.metadata
     tokens, types = values.get("tokenizer.ggml.tokens"), values.get("tokenizer.ggml.token_type")
     if not isinstance(tokens, list) or not (

@@ -208,10 +208,7 @@ class _Header:
 
 
 def _import_gguf(path: Path) -> Any:
-    """The gguf package, which quantized tensors need.
-
-    Raises: MissingPackageError.
-    """
+    """The gguf package, which quantized tensors need."""
     with optional_import(f"reading the quantized weights of {path}", "gguf"):
         import gguf
     return gguf

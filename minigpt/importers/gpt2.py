@@ -170,10 +170,7 @@ def import_gpt2(
 
 
 def _resolve_source(model: str | Path | None, source: str | Path | None) -> tuple[str | Path, Path | None, str]:
-    """The model that names the import, the path to read it from (None for the hub), and its name on the hub.
-
-    Raises: CheckpointError if a name is empty, or there are two models.
-    """
+    """The model that names the import, the path to read it from (None for the hub), and its name on the hub."""
     if "" in (model, source):
         raise CheckpointError(f"model ('') must be {', '.join(GPT2_NAMES)}, another name on the hub, or a path")
     if model is not None and (isinstance(model, Path) or (model not in GPT2_NAMES and exists(Path(model)))):
@@ -198,10 +195,7 @@ def _import_from_cache(
     unreachable: UnreachableError,
     ids_only: bool,
 ) -> ImportResult:
-    """The existing import, if the hub's local cache has the same model.
-
-    Raises: CheckpointError if it is different, or the cache does not have the model.
-    """
+    """The existing import, if the hub's local cache has the same model."""
     try:
         weights = download(repository, revision, cached=True)
     except UnreachableError:

@@ -10,19 +10,15 @@ from pathlib import Path
 from typing import cast
 
 from minigpt.errors import CheckpointError
-from minigpt.storage.names import ADAPTER_CONFIG, CONFIG, WEIGHTS
+from minigpt.storage.names import ADAPTER_CONFIG, CONFIG, GENERATION_CONFIG, WEIGHTS
 from minigpt.tokenizer.files import has_tokenizer
-from minigpt.tokenizer.library_files import CONVERTED
+from minigpt.tokenizer.library_files import TOKENIZER_FILES
 
 GPT2_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 _OWNER = "openai-community"
 _INDEX = ".index.json"
 # The forms that weights are stored in, the preferred ones first; one of them is downloaded.
 _FORMS = (WEIGHTS, WEIGHTS + _INDEX, "pytorch_model.bin", "pytorch_model.bin" + _INDEX)
-_TOKENIZERS = (
-    *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.json", "merges.txt", *CONVERTED, "generation_config.json"),
-)
 _FILES = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json"}  # suffixes of paths, not of names on the hub
 
 
@@ -84,7 +80,8 @@ def download(repository: str, revision: str | None = None, *, cached: bool = Fal
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    needed = [CONFIG, *(() if is_openai(repository) else _TOKENIZERS)]  # minigpt has GPT-2's tokenizer
+    # minigpt has GPT-2's tokenizer
+    needed = [CONFIG, *(() if is_openai(repository) else (*TOKENIZER_FILES, GENERATION_CONFIG))]
     with _wrap_hub_errors(repository, revision):
         if cached or constants.HF_HUB_OFFLINE:
             found = snapshot_download(repository, revision=revision, allow_patterns=needed, local_files_only=True)
@@ -103,10 +100,7 @@ def download(repository: str, revision: str | None = None, *, cached: bool = Fal
 
 
 def _choose(repository: str, names: Sequence[str]) -> tuple[str, list[str]]:
-    """The file that the weights of a repository are opened by, of those with these names, and all files of them.
-
-    Raises: CheckpointError if it has no config or no weights that can be read.
-    """
+    """The file that the weights of a repository are opened by, of those with these names, and all files of them."""
     weights = next((form for form in _FORMS if form in names), None)
     if CONFIG not in names or weights is None:
         if ADAPTER_CONFIG in names:
@@ -127,7 +121,6 @@ def _verify_hash(path: Path, repository: str) -> None:
     """Checks a file in the cache against the hub's hash of it, which is the name of the blob that it links to.
 
     The hub's client compares only sizes.
-    Raises: CheckpointError if the hashes differ.
     """
     from huggingface_hub.utils.sha import git_hash, sha_fileobj
 

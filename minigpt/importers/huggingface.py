@@ -76,10 +76,7 @@ def scales_attention(values: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def _ids_only(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
-    """What stands for the tokenizer of a model that has none, and a note.
-
-    Raises: TokenizerError if a file that names the end of a text is damaged.
-    """
+    """What stands for the tokenizer of a model that has none, and a note."""
     known = [id for id in read_end_ids(folder) if 0 <= id < config.vocab_size]
     end, *others = known or [config.vocab_size - 1]
     ends = f"each of the ids {', '.join(map(str, known))} ends" if others else f"the id {end} ends"
@@ -90,10 +87,7 @@ def _ids_only(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
 
 
 def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
-    """The tokenizer next to the weights, or GPT-2's for a model of its vocabulary size, and notes on what was assumed.
-
-    Raises: TokenizerError if it is not supported; CheckpointError if it does not belong to the model.
-    """
+    """The tokenizer next to the weights, or GPT-2's for a model of its vocabulary size, and notes."""
     if has_tokenizer(folder):
         tokenizer = Tokenizer.load(folder)
         if tokenizer.vocab_size <= config.vocab_size:

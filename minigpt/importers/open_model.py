@@ -305,10 +305,7 @@ def _open_weights(path: Path) -> TensorSource:
 
 
 def _find_in_folder(folder: Path) -> Path:
-    """The file in a folder that its model is opened by.
-
-    Raises: CheckpointError if there is none, or several of equal rank.
-    """
+    """The file in a folder that its model is opened by."""
     for name in _IN_FOLDERS:
         if exists(folder / name):
             if "safetensors" in name and not exists(folder / CONFIG):

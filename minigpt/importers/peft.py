@@ -131,10 +131,7 @@ def read_adapter(directory: Path) -> Adapter:
 
 
 def _replaced_name(name: str, options: Mapping[str, Any], directory: Path) -> str:
-    """The name in the base model of a tensor that was trained whole: a bias, or one of `modules_to_save`.
-
-    Raises: CheckpointError for any other tensor.
-    """
+    """The name in the base model of a tensor that was trained whole: a bias, or one of `modules_to_save`."""
     if match := _WHOLE.fullmatch(name):
         module, kind = match["module"], match["kind"]
         saved = options.get("modules_to_save") or ()
@@ -151,10 +148,7 @@ def _replaced_name(name: str, options: Mapping[str, Any], directory: Path) -> st
 
 
 def _drop_head(replaced: dict[str, Tensor], directory: Path) -> None:
-    """Removes the output head, which in GPT-2 is the token embedding.
-
-    Raises: CheckpointError if the adapter has another head than embedding.
-    """
+    """Removes the output head, which in GPT-2 is the token embedding."""
     head, embedding = replaced.pop(HEAD, None), replaced.get(_EMBEDDING)
     if head is None and embedding is None:
         return
@@ -169,10 +163,7 @@ def _drop_head(replaced: dict[str, Tensor], directory: Path) -> None:
 def _layer(
     name: str, given: Mapping[str, Tensor], rank: int, alpha: float, options: Mapping[str, Any], directory: Path
 ) -> AdapterLayer:
-    """The adapter of one layer, with its scale.
-
-    Raises: CheckpointError if a part is missing or has the wrong shape.
-    """
+    """The adapter of one layer, with its scale."""
     for kind, stored in (("a", "lora_A"), ("b", "lora_B")):
         if kind not in given or given[kind].dim() != 2:
             raise CheckpointError(f"{directory} has no matrix {stored} for {name!r}; copy it again")
@@ -357,10 +348,7 @@ def _check_length(name: str, entries: Sized, path: Path) -> None:
 
 
 def _check_pattern(pattern: str, name: str, path: Path) -> float:
-    """The bits of choice in a regular expression, on which depends how long its matching can take.
-
-    Raises: CheckpointError for one that is not valid, or whose matching could take very long.
-    """
+    """The bits of choice in a regular expression, on which depends how long its matching can take."""
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:

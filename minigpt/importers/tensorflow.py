@@ -51,10 +51,7 @@ def open_tensorflow(path: Path) -> ImportedModel:
 
 
 def _read_config(folder: Path, bundle: TensorBundle) -> tuple[GPTConfig, list[str]]:
-    """The config, from hparams.json or else from the tensors' shapes, and notes on what was assumed.
-
-    Raises: CheckpointError if they do not determine it.
-    """
+    """The config, from hparams.json or else from the tensors' shapes, and notes on what was assumed."""
     path = folder / HPARAMS
     if path.exists():
         hparams = read_json(path)
@@ -79,10 +76,7 @@ def _read_config(folder: Path, bundle: TensorBundle) -> tuple[GPTConfig, list[st
 
 
 def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
-    """The tokenizer next to the checkpoint, or GPT-2's for a model of its vocabulary size, and notes on it.
-
-    Raises: TokenizerError if it is damaged; CheckpointError if it does not belong to the model.
-    """
+    """The tokenizer next to the checkpoint, or GPT-2's for a model of its vocabulary size, and notes on it."""
     missing = [name for name in _VOCABULARY if not (folder / name).exists()]
     if not missing:
         tokenizer = Tokenizer.load(folder)
@@ -94,10 +88,7 @@ def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[st
 
 
 def _find_tensors(bundle: TensorBundle, config: GPTConfig) -> dict[str, str]:
-    """The names of the model's tensors in the checkpoint, by Hugging Face's; the orientation is the same.
-
-    Raises: CheckpointError for a tensor that is missing, of the wrong shape, unreadable, or of another model.
-    """
+    """The names of the model's tensors in the checkpoint, by Hugging Face's; the orientation is the same."""
     shapes = {name: entry.shape for name, entry in bundle.entries.items()}
     names = find_tensors(bundle.path, config, shapes, lambda stored: _tensorflow_name(stored.stored_name))
     weights = set(names.values())
@@ -121,10 +112,7 @@ def _tensorflow_name(name: str) -> str:
 
 
 def _find_checkpoint(folder: Path) -> Path:
-    """The path, without suffix, of the checkpoint that the file `checkpoint` names, else of the only one.
-
-    Raises: CheckpointError if there is none, or several and no file that names one.
-    """
+    """The path, without suffix, of the checkpoint that the file `checkpoint` names, else of the only one."""
     found = sorted(path.with_suffix("") for path in folder.glob(f"*{INDEX}"))
     record = folder / LATEST
     if record.is_file():

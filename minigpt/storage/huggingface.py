@@ -162,10 +162,7 @@ def _is_unused_head(name: str) -> bool:
 
 
 def _match(file: TensorSource, config: GPTConfig) -> dict[StoredTensor, str]:
-    """Every tensor of the model with its full name in the file.
-
-    Raises: CheckpointError, as `from_huggingface`.
-    """
+    """Every tensor of the model with its full name in the file."""
     shapes = file.shapes
     unmatched: dict[str, str] = {}
     for full in shapes:

@@ -67,10 +67,7 @@ def _remedy(path: Path) -> str:
 
 
 def _progress_in(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
-    """The progress of a state, which has at least a step.
-
-    Raises: CheckpointError if it is damaged.
-    """
+    """The progress of a state, which has at least a step."""
     try:
         progress = parse_json(metadata.get("progress", "null"))
     except ValueError as error:

@@ -237,10 +237,7 @@ class TensorFile(TensorSource):
         self._entries = {name: self._entry(name, 8 + length, fields) for name, fields in header.items()}
 
     def _read_checksums(self, text: str | None, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """The checksums of the file; empty if it has none, as one of another program.
-
-        Raises: CheckpointError if that of the header is wrong.
-        """
+        """The checksums of the file; empty if it has none, as one of another program."""
         if text is None:
             return {}
         try:

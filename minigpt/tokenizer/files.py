@@ -167,10 +167,7 @@ def _hash_of(path: Path) -> str:
 
 
 def _combine(parsed: ParsedTokenizer, config: TokenizerConfig, end_of_text: str | None) -> Vocabulary:
-    """The vocabulary of a tokenizer and its config files.
-
-    Raises: TokenizerError if they contradict each other, or name no end-of-text token that has an id.
-    """
+    """The vocabulary of a tokenizer and its config files."""
     tokens: dict[str, AddedToken] = {}
     for token in (*parsed.added, *config.literal_tokens):
         known = tokens.setdefault(token.content, token)

@@ -125,10 +125,7 @@ def _check_prefix(text: str) -> None:
 
 
 def _pattern_length(step: Mapping[str, Any]) -> int:
-    """The fewest characters that a pattern matches.
-
-    Raises: TokenizerError for an empty pattern, and for a regular expression that may take long.
-    """
+    """The fewest characters that a pattern matches."""
     pattern = step["pattern"]
     if "String" in pattern:
         if not pattern["String"]:

@@ -17,6 +17,11 @@ FILE = "tokenizer.json"
 WORDPIECE = "vocab.txt"
 SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 CONVERTED = (WORDPIECE, *SENTENCEPIECE)
+# Every file of a tokenizer that a model's folder may have.
+TOKENIZER_FILES = (
+    *(FILE, CONFIG, "chat_template.jinja", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
+    *CONVERTED,
+)
 
 # The classes of transformers whose ids these files give; other classes change a text before or after.
 _ANY_CLASS = (None, "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "GPT2Tokenizer")
@@ -149,8 +154,6 @@ def _combine(
     """The tokenizer with these rules and the special and added tokens that the config files name.
 
     `from_json` if the rules are those of a tokenizer.json, which also says what is put before a text.
-
-    Raises: TokenizerError if they contradict each other, or no token ends a text.
     """
     ids = model_ids(content["model"])
     added = {token["content"]: token for token in content.get("added_tokens") or ()}
