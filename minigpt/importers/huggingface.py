@@ -61,7 +61,7 @@ def open_huggingface(weights: Path, tensors: TensorSource, *, ids_only: bool = F
             options = " and ".join(f"{name} ({value})" for name, value in scaled.items())
             notes.append(f"{options} is multiplied into the weights of the queries, which gives the same outputs")
     else:
-        config = infer_config(tensors)
+        config = infer_config(tensors.path, tensors.shapes)
         notes.append(f"no {CONFIG} next to {weights.name}: {config.n_head} heads of 64 are assumed, as in every GPT-2")
     tokenizer, assumed = _ids_only(weights.parent, config) if ids_only else _read_tokenizer(weights.parent, config)
     notes += assumed
@@ -90,20 +90,12 @@ def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[st
     """The tokenizer next to the weights, or GPT-2's for a model of its vocabulary size, and notes."""
     if has_tokenizer(folder):
         tokenizer = Tokenizer.load(folder)
-        if tokenizer.vocab_size <= config.vocab_size:
-            return tokenizer, tokenizer_notes(tokenizer)
-    else:
-        tokenizer = Tokenizer.named("gpt2").with_end_ids(read_end_ids(folder))
-        if may_use_gpt2_vocabulary(config):
-            return tokenizer, [GPT2_VOCABULARY_ASSUMED]
-        raise CheckpointError(
-            f"{folder} has no tokenizer, and its model has {config.vocab_size} tokens, not GPT-2's 50257;"
-            " put the tokenizer.json that belongs to the model next to it, or import it for token ids only with"
-            " --tokenizer none"
-        )
+        return tokenizer, tokenizer_notes(tokenizer)
+    if may_use_gpt2_vocabulary(config):
+        return Tokenizer.named("gpt2").with_end_ids(read_end_ids(folder)), [GPT2_VOCABULARY_ASSUMED]
     raise CheckpointError(
-        f"{folder} has a model of {config.vocab_size} tokens, but its tokenizer ({tokenizer.name}) has"
-        f" {tokenizer.vocab_size}; put the tokenizer.json that belongs to the model next to it"
+        f"{folder} has no tokenizer, and its model has {config.vocab_size} tokens, not GPT-2's 50257; put the"
+        " tokenizer.json that belongs to the model next to it, or import it for token ids only with --tokenizer none"
     )
 
 

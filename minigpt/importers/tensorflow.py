@@ -9,7 +9,7 @@ from minigpt.importers.imported_model import ImportedModel, check_vocabulary, fi
 from minigpt.importers.tensor_bundle import TensorBundle
 from minigpt.storage.byte_file import ByteFile
 from minigpt.storage.files import read_json
-from minigpt.storage.huggingface import config_from_huggingface
+from minigpt.storage.huggingface import config_from_huggingface, infer_config
 from minigpt.storage.tensors import TensorSource
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -25,8 +25,7 @@ _SETTINGS = {
     "n_layer": "n_layer",
 }
 
-_EMBEDDINGS = ("model/wte", "model/wpe")
-_HEAD_WIDTH = 64
+_HUGGING_FACE = re.compile(r"^h(\d{1,6})/")
 
 
 def open_tensorflow(path: Path) -> ImportedModel:
@@ -60,18 +59,16 @@ def _read_config(folder: Path, bundle: TensorBundle) -> tuple[GPTConfig, list[st
             raise CheckpointError(f"{path} has no {missing[0]}, which OpenAI's files always have")
         settings = {ours: hparams[name] for name, ours in _SETTINGS.items()}
         return config_from_huggingface({"model_type": "gpt2", **settings}, path), []
-    entries = bundle.entries
-    blocks = [int(match[1]) for name in entries if (match := re.match(r"model/h(\d{1,6})/", name))]
-    shapes = [entries[name].shape if name in entries else () for name in _EMBEDDINGS]
-    if not blocks or [len(shape) for shape in shapes] != [2, 2] or shapes[0][1] % _HEAD_WIDTH or not shapes[0][1]:
+    shapes = {
+        _HUGGING_FACE.sub(r"h.\1.", name.removeprefix("model/")): each.shape for name, each in bundle.entries.items()
+    }
+    try:
+        config = infer_config(bundle.path, shapes | {f"{name}.weight": shapes.get(name, ()) for name in ("wte", "wpe")})
+    except CheckpointError as error:
         raise CheckpointError(
             f"{folder} must hold {HPARAMS}: {bundle.path.name} alone does not determine the model's shape"
-        )
-    (vocab_size, width), (positions, _) = shapes
-    heads = width // _HEAD_WIDTH
-    settings = {"vocab_size": vocab_size, "n_positions": positions, "n_embd": width, "n_head": heads}
-    config = config_from_huggingface({"model_type": "gpt2", "n_layer": max(blocks) + 1, **settings}, bundle.path)
-    assumed = f"{heads} heads of {_HEAD_WIDTH} are assumed, as in every GPT-2"
+        ) from error
+    assumed = f"{config.n_head} heads of 64 are assumed, as in every GPT-2"
     return config, [f"no {HPARAMS} next to {bundle.path.name}: {assumed}"]
 
 

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -279,27 +280,21 @@ def config_from_huggingface(values: Mapping[str, Any], source: object) -> GPTCon
     return config
 
 
-def infer_config(file: TensorSource) -> GPTConfig:
+def infer_config(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> GPTConfig:
     """The model's shape from the shapes of its tensors, assuming heads of 64 features, as in every GPT-2.
 
     Raises: CheckpointError if they do not determine it.
     """
-    shapes = {plain_name(name): shape for name, shape in file.shapes.items()}
-    blocks = {int(match[1]) for name in shapes if (match := re.match(r"h\.(\d{1,6})\.", name))}
-    tokens, positions = shapes.get("wte.weight", shapes.get(HEAD, ())), shapes.get("wpe.weight", ())
+    plain = {plain_name(name): shape for name, shape in shapes.items()}
+    blocks = {int(match[1]) for name in plain if (match := re.match(r"h\.(\d{1,6})\.", name))}
+    tokens, positions = plain.get("wte.weight", plain.get(HEAD, ())), plain.get("wpe.weight", ())
     if len(tokens) != 2 or len(positions) != 2 or not blocks:
-        raise CheckpointError(f"{file.path} does not hold GPT-2's tensors, 'wte.weight', 'wpe.weight' and 'h.0.…'")
+        raise CheckpointError(f"{path} does not hold GPT-2's tensors, 'wte.weight', 'wpe.weight' and 'h.0.…'")
     vocab_size, n_embd = tokens
-    if n_embd % 64:
+    if n_embd % 64 or not n_embd:
         raise CheckpointError(
-            f"{file.path} needs its config.json next to it: its {n_embd} features are not a multiple of 64, so the"
-            " number of heads is unknown"
+            f"{path} needs its config.json next to it: its {n_embd} features are not a multiple of 64, so the number of"
+            " heads is unknown"
         )
-    return GPTConfig(
-        vocab_size=vocab_size,
-        n_positions=positions[0],
-        n_embd=n_embd,
-        n_layer=max(blocks) + 1,
-        n_head=n_embd // 64,
-        dropout=_DEFAULT_DROPOUT,
-    )
+    settings = {"n_layer": max(blocks) + 1, "n_head": n_embd // 64, "n_positions": positions[0], "n_embd": n_embd}
+    return config_from_huggingface({"model_type": "gpt2", "vocab_size": vocab_size, **settings}, path)

@@ -186,10 +186,11 @@ class _Entry(NamedTuple):
         return torch.frombuffer(file.map(), dtype=dtype, count=count, offset=self.start).reshape(self.shape)
 
 
-class TensorFile(TensorSource):
-    """An open safetensors file: the header is read at once, each tensor when it is requested.
+class TensorFile(TensorSource, Mapping[str, Tensor]):
+    """An open safetensors file: the header is read at once, each tensor when it is requested; as an item also checked.
 
-    If another file replaces it on disk, this object and its mapped tensors still see the file that was opened.
+    If another file replaces it on disk, this object and its mapped tensors still see the file that was opened. It is
+    closed with the last reference to this object.
     `remedy` is what an error about a wrong checksum advises.
     Raises: CheckpointError if the file is missing, unreadable, truncated, or not safetensors, or if the checksum of its
     header is wrong.
@@ -198,6 +199,7 @@ class TensorFile(TensorSource):
     def __init__(self, path: Path, remedy: str = _COPY_AGAIN) -> None:
         self.path, self.remedy = path, remedy
         self._file = ByteFile(path)
+        weakref.finalize(self, self._file.close)
         try:
             self._read_header()
         except BaseException:
@@ -269,6 +271,17 @@ class TensorFile(TensorSource):
         """Every tensor's name, dtype and shape."""
         return {name: (entry.dtype, entry.shape) for name, entry in self._entries.items()}
 
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self.read(name)
+        self.check(name, tensor)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def check(self, name: str, tensor: Tensor) -> None:
         """Raises CheckpointError if a tensor that was read is not the one that was saved, as its checksum says."""
         if (
@@ -287,39 +300,10 @@ class TensorFile(TensorSource):
         return len(self._checksums)
 
 
-class FileTensors(Mapping[str, Tensor]):
-    """The tensors of a safetensors file, each read from it and checked when it is requested; `metadata` is the file's.
-
-    The file is closed with the last reference to this object.
-    Raises: CheckpointError, as `TensorFile`.
-    """
-
-    def __init__(self, path: Path, remedy: str = _COPY_AGAIN) -> None:
-        self._file = TensorFile(path, remedy)
-        self.metadata = self._file.metadata
-        weakref.finalize(self, self._file.close)
-
-    @property
-    def specs(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """The dtype and the shape of each tensor, from the header."""
-        return self._file.specs
-
-    def __getitem__(self, name: str) -> Tensor:
-        tensor = self._file.read(name)
-        self._file.check(name, tensor)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.specs)
-
-    def __len__(self) -> int:
-        return len(self.specs)
-
-
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Every tensor of a safetensors file, and its metadata.
 
     Raises: CheckpointError, as `TensorFile`.
     """
-    tensors = FileTensors(path)
-    return dict(tensors), tensors.metadata
+    with TensorFile(path) as file:
+        return dict(file), dict(file.metadata)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -99,39 +99,12 @@ class Tokenizer:
         return cls(Vocabulary.in_order(bytes(range(256)), characters=characters))
 
     @classmethod
-    def from_vocabulary(
-        cls,
-        vocab: Mapping[str, int],
-        merges: Sequence[str | tuple[str, str]],
-        *,
-        special: Mapping[str, int],
-        end_of_text: str,
-        added: Mapping[str, int] | None = None,
-        by_character: bool = False,
-        roles: Mapping[str, str] | None = None,
-        prefix: Sequence[int] = (),
-    ) -> Self:
-        """The tokenizer with these tokens and merges, written in GPT-2's byte alphabet as in a vocab.json.
+    def from_vocabulary(cls, vocab: Mapping[str, int], merges: Sequence[str | Sequence[str]], **parts: Any) -> Self:
+        """The tokenizer with the vocabulary that `files.build_vocabulary` makes of these parts.
 
-        `special` and `added` tokens, written literally, may be in `vocab` as well; `added` tokens are found in a text
-        before it is split into pre-tokens. `by_character` splits a text into characters instead. `roles` are the
-        special tokens by role, such as `pad_token`; by default all are the end-of-text token. `prefix` are the ids of
-        those that begin every prompt.
         Raises: TokenizerError if the ids would differ from those of transformers.
         """
-        return cls(
-            files.build_vocabulary(
-                vocab,
-                merges,
-                special=special,
-                end_of_text=end_of_text,
-                added=added or {},
-                by_character=by_character,
-                ignores_merges=by_character,
-                roles=roles or {},
-                prefix=tuple(prefix),
-            )
-        )
+        return cls(files.build_vocabulary(vocab, merges, **parts))
 
     @classmethod
     def load(cls, directory: str | Path, *, end_of_text: str | None = None) -> Self:

@@ -400,7 +400,7 @@ def test_the_shape_is_inferred_from_the_tensors_if_heads_have_64_features(tmp_pa
     tensors = {prefix + stored.stored_name: torch.zeros(1).expand(stored.shape) for stored in stored_tensors(config)}
     save_tensors(tmp_path / "file", tensors)
     with TensorFile(tmp_path / "file") as file:
-        assert infer_config(file) == config
+        assert infer_config(file.path, file.shapes) == config
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_tensors_that_do_not_determine_the_shape_are_refused(
 ) -> None:
     save_tensors(tmp_path / "file", tensors)
     with TensorFile(tmp_path / "file") as file, pytest.raises(CheckpointError, match=message):
-        infer_config(file)
+        infer_config(file.path, file.shapes)
 
 
 def test_a_real_hub_directory_is_loaded() -> None:
