@@ -59,9 +59,8 @@ def _read_config(folder: Path, bundle: TensorBundle) -> tuple[GPTConfig, list[st
             raise CheckpointError(f"{path} has no {missing[0]}, which OpenAI's files always have")
         settings = {ours: hparams[name] for name, ours in _SETTINGS.items()}
         return config_from_huggingface({"model_type": "gpt2", **settings}, path), []
-    shapes = {
-        _HUGGING_FACE.sub(r"h.\1.", name.removeprefix("model/")): each.shape for name, each in bundle.entries.items()
-    }
+    named = {name.removeprefix("model/"): entry.shape for name, entry in bundle.entries.items()}
+    shapes = {_HUGGING_FACE.sub(r"h.\1.", name): shape for name, shape in named.items()}
     try:
         config = infer_config(bundle.path, shapes | {f"{name}.weight": shapes.get(name, ()) for name in ("wte", "wpe")})
     except CheckpointError as error:

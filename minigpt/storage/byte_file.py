@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import weakref
 from pathlib import Path
 from typing import Self
 
@@ -30,6 +31,7 @@ class ByteFile:
             self.size = os.fstat(self._file.fileno()).st_size
         except OSError as error:
             raise read_error(path, error) from error
+        weakref.finalize(self, self._file.close)
 
     def take(self, count: int) -> bytes:
         """The next `count` bytes, counted from the start of the file; fewer if the file ends.

@@ -2,7 +2,6 @@
 
 import json
 import os
-import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -199,7 +198,6 @@ class TensorFile(TensorSource, Mapping[str, Tensor]):
     def __init__(self, path: Path, remedy: str = _COPY_AGAIN) -> None:
         self.path, self.remedy = path, remedy
         self._file = ByteFile(path)
-        weakref.finalize(self, self._file.close)
         try:
             self._read_header()
         except BaseException:
