@@ -64,23 +64,19 @@ def open_gguf(path: Path) -> ImportedModel:
     Raises: CheckpointError if the file is damaged or not a GPT-2; TokenizerError.
     """
     file = GgufFile(path)
+    _check_architecture(file)
+    config = _read_config(file)
+    names = _find_tensors(file, config)
+    notes = [*_resolve_head(file, names), *_quantization_notes(file, names.values())]
     try:
-        _check_architecture(file)
-        config = _read_config(file)
-        names = _find_tensors(file, config)
-        notes = [*_resolve_head(file, names), *_quantization_notes(file, names.values())]
         tokenizer = _read_tokenizer(file, notes)
-        if isinstance(template := file.metadata.get("tokenizer.chat_template"), str):
-            tokenizer = tokenizer.with_chat_template(template)
-        ends = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-        tokenizer = tokenizer.with_end_ids(id for id in ends if type(id) is int)
-        notes += check_vocabulary(tokenizer, config, path)
     except TokenizerError as error:
-        file.close()
         raise TokenizerError(f"the tokenizer in {path} cannot be used: {error}") from error
-    except BaseException:
-        file.close()
-        raise
+    if isinstance(template := file.metadata.get("tokenizer.chat_template"), str):
+        tokenizer = tokenizer.with_chat_template(template)
+    ends = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    tokenizer = tokenizer.with_end_ids(id for id in ends if type(id) is int)
+    notes += check_vocabulary(tokenizer, config, path)
     tensors = lazy_tensors(config, names, file.read, transposes=True)
     return ImportedModel(config, TensorSource(path, tensors, file.close), tokenizer, tuple(notes))
 

@@ -55,16 +55,12 @@ class GgufFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = ByteFile(path)
-        try:
-            header = _Header(self._file)
-            self.metadata: dict[str, Any] = header.metadata
-            self.tensors: dict[str, GgufTensor] = {}
-            for name, (type_, shape, start) in header.tensors.items():
-                self.tensors[name] = GgufTensor(type_, shape, start, self._size(name, type_, shape))
-            self._check_ranges()
-        except BaseException:
-            self._file.close()
-            raise
+        header = _Header(self._file)
+        self.metadata: dict[str, Any] = header.metadata
+        self.tensors: dict[str, GgufTensor] = {}
+        for name, (type_, shape, start) in header.tensors.items():
+            self.tensors[name] = GgufTensor(type_, shape, start, self._size(name, type_, shape))
+        self._check_ranges()
 
     def type_name(self, name: str) -> str:
         """A tensor's type by ggml's name, such as `Q8_0`."""

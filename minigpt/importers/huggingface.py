@@ -3,7 +3,6 @@
 Options in config.json that only scale the attention are multiplied into the weights.
 """
 
-import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -125,17 +124,20 @@ def open_sharded(index: Path, open_shard: Callable[[Path], TensorSource]) -> Ten
     if not isinstance(file_of, dict) or not all(isinstance(name, str) for name in file_of.values()):
         raise CheckpointError(f"{index} must have a weight_map of tensor names to files; copy or download it again")
     tensors: dict[str, LazyTensor] = {}
-    with contextlib.ExitStack() as opened:
-        for shard in sorted(set(file_of.values())):
-            if shard in ("", ".", "..") or "\\" in shard or not shard.isprintable() or Path(shard).name != shard:
-                raise CheckpointError(f"{index} names {shard!r}, which must be a file in the same folder")
-            source = opened.enter_context(open_shard(index.parent / shard))
-            for name, tensor in source.tensors.items():
-                if name in tensors:
-                    raise CheckpointError(f"{name!r} is in {shard} and another file, expected in one file of {index}")
-                if file_of.get(name) != shard:
-                    raise CheckpointError(f"{source.path} has a tensor {name!r} that {index} does not list")
-                tensors[name] = tensor
-        for name in file_of.keys() - tensors.keys():
-            raise CheckpointError(f"{index.parent / file_of[name]} has no tensor {name!r}, which {index} lists")
-        return TensorSource(index, tensors, opened.pop_all().close)
+    opened = []
+    for shard in sorted(set(file_of.values())):
+        if shard in ("", ".", "..") or "\\" in shard or not shard.isprintable() or Path(shard).name != shard:
+            raise CheckpointError(f"{index} names {shard!r}, which must be a file in the same folder")
+        opened.append(open_shard(index.parent / shard))
+        for name, tensor in opened[-1].tensors.items():
+            if file_of.get(name) != shard:
+                raise CheckpointError(f"{opened[-1].path} has a tensor {name!r} that {index} does not list")
+            tensors[name] = tensor
+    for name in file_of.keys() - tensors.keys():
+        raise CheckpointError(f"{index.parent / file_of[name]} has no tensor {name!r}, which {index} lists")
+
+    def close() -> None:
+        for source in opened:
+            source.close()
+
+    return TensorSource(index, tensors, close)

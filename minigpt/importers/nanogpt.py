@@ -50,12 +50,8 @@ def open_nanogpt(path: Path, content: Mapping[str, Any]) -> ImportedModel:
     if not isinstance(content["model"], dict):
         raise CheckpointError(f"{path} must hold its weights under 'model', a dictionary of tensors")
     tensors = _hugging_face_tensors(torch_tensors(path, content["model"]), biased=_is_biased(arguments))
-    try:
-        check_size(config, tensors)  # before characters are added, which takes the square of the width
-        return _add_tokenizer(path, content, config, tensors)
-    except BaseException:
-        tensors.close()
-        raise
+    check_size(config, tensors)  # before characters are added, which takes the square of the width
+    return _add_tokenizer(path, content, config, tensors)
 
 
 def _read_config(path: Path, arguments: Mapping[str, Any]) -> GPTConfig:

@@ -288,16 +288,16 @@ def open_model(path: Path, *, ids_only: bool = False) -> ImportedModel:
         content = open_torch(path)
         if is_nanogpt(content):
             return open_nanogpt(path, content)
-        return _open_or_close(path, _torch_weights(path, content), ids_only)
+        return open_huggingface(path, _torch_weights(path, content), ids_only=ids_only)
     if path.name in (HPARAMS, LATEST):
         return open_tensorflow(path.parent)
     if path.suffix == INDEX:
         return open_tensorflow(path)
     if path.name.endswith(_SHARDS):
-        return _open_or_close(path, open_sharded(path, _open_weights), ids_only)
+        return open_huggingface(path, open_sharded(path, _open_weights), ids_only=ids_only)
     if path.suffix != ".safetensors" and (start[:1] in b"{<" or not _could_be_safetensors(path, start)):
         raise CheckpointError(f"{path} has no supported format; give {_FORMS}")
-    return _open_or_close(path, TensorFile(path), ids_only)
+    return open_huggingface(path, TensorFile(path), ids_only=ids_only)
 
 
 def _open_weights(path: Path) -> TensorSource:
@@ -334,15 +334,6 @@ def _other_form(path: Path, suffix: str) -> CheckpointError:
         f"{path} is in {form}, which minigpt does not read; convert it with transformers 4: "
         f"GPT2LMHeadModel.from_pretrained({str(path.parent)!r}, {argument}=True).save_pretrained('NEW_FOLDER')"
     )
-
-
-def _open_or_close(weights: Path, tensors: TensorSource, ids_only: bool) -> ImportedModel:
-    """Opens a Hugging Face model with these tensors, and closes them if that fails."""
-    try:
-        return open_huggingface(weights, tensors, ids_only=ids_only)
-    except BaseException:
-        tensors.close()
-        raise
 
 
 def _torch_weights(path: Path, content: object) -> TensorSource:

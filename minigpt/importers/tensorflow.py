@@ -35,16 +35,12 @@ def open_tensorflow(path: Path) -> ImportedModel:
     """
     folder = path if path.is_dir() else path.parent
     bundle = TensorBundle(path.with_suffix("") if path.suffix == INDEX else _find_checkpoint(folder))
-    try:
-        config, assumed = _read_config(folder, bundle)
-        names = _find_tensors(bundle, config)
-        tokenizer, notes = _read_tokenizer(folder, config)
-        if skipped := sorted(bundle.entries.keys() - set(names.values())):
-            shown = ", ".join(map(repr, skipped[:3])) + (", …" if len(skipped) > 3 else "")
-            notes.append(f"training variables are skipped: {len(skipped)} ({shown})")
-    except BaseException:
-        bundle.close()
-        raise
+    config, assumed = _read_config(folder, bundle)
+    names = _find_tensors(bundle, config)
+    tokenizer, notes = _read_tokenizer(folder, config)
+    if skipped := sorted(bundle.entries.keys() - set(names.values())):
+        shown = ", ".join(map(repr, skipped[:3])) + (", …" if len(skipped) > 3 else "")
+        notes.append(f"training variables are skipped: {len(skipped)} ({shown})")
     tensors = TensorSource(bundle.path, lazy_tensors(config, names, bundle.read), bundle.close)
     return ImportedModel(config, tensors, tokenizer, (*assumed, *notes))
 

@@ -21,12 +21,11 @@ from minigpt.errors import CheckpointError
 from minigpt.importers.plain_pickle import (
     MAX_OPCODES,
     MAX_PICKLE,
-    DamagedPickleError,
     Functions,
-    OtherObjectError,
     WouldRunError,
     call,
     is_plain,
+    pickle_errors,
     read_pickle,
 )
 from minigpt.storage.byte_file import ByteFile
@@ -212,24 +211,8 @@ def open_torch(path: Path) -> Any:
             raise lfs_pointer_error(path)
         if not is_torch_file(path, start):
             raise CheckpointError(f"{path} is not a file of torch.save; copy or download it again")
-        try:
+        with pickle_errors(path, "weights", "get the model as safetensors"):
             return _open_zip(file) if start.startswith(_ZIP) else _open_old(file, start)
-        except WouldRunError as error:
-            raise CheckpointError(
-                f"{path} would run {error} when opened, which weights do not need and an attack may, so it was not"
-                " opened; get the model as safetensors"
-            ) from error
-        except OtherObjectError as error:
-            raise CheckpointError(
-                f"{path} holds objects that are not weights ({error}); get the model as safetensors"
-            ) from error
-        except (DamagedPickleError, zipfile.BadZipFile, NotImplementedError, OSError, EOFError, ValueError) as error:
-            if isinstance(error, CheckpointError):  # is an OSError too, and already says what to do
-                raise
-            raise CheckpointError(
-                f"{path} is truncated, damaged or not a file of weights ({' '.join(str(error)[:160].split())}); copy or"
-                " download it again"
-            ) from error
 
 
 def _open_zip(file: ByteFile) -> Any:
@@ -369,7 +352,6 @@ def torch_tensors(path: Path, tensors: Mapping[str, Any]) -> TensorSource:
         claimed += math.prod(tensor.shape) * tensor.dtype.itemsize
     file = ByteFile(path)
     if claimed > 2 * file.size:  # twice, because a tied head may share the embedding's bytes
-        file.close()
         raise CheckpointError(
             f"{path} claims to hold {claimed:,} bytes of tensors but has {file.size:,}; copy or download it again"
         )

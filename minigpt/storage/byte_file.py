@@ -15,7 +15,7 @@ from minigpt.storage.files import read_error, truncated_error
 
 
 class ByteFile:
-    """An open file and its size.
+    """An open file and its size, which is closed with the last reference to it.
 
     `read` copies bytes instead of mapping them: if another program truncates a mapped file, the next access to it
     kills the process.

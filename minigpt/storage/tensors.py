@@ -188,8 +188,7 @@ class _Entry(NamedTuple):
 class TensorFile(TensorSource, Mapping[str, Tensor]):
     """An open safetensors file: the header is read at once, each tensor when it is requested; as an item also checked.
 
-    If another file replaces it on disk, this object and its mapped tensors still see the file that was opened. It is
-    closed with the last reference to this object.
+    If another file replaces it on disk, this object and its mapped tensors still see the file that was opened.
     `remedy` is what an error about a wrong checksum advises.
     Raises: CheckpointError if the file is missing, unreadable, truncated, or not safetensors, or if the checksum of its
     header is wrong.
@@ -198,11 +197,7 @@ class TensorFile(TensorSource, Mapping[str, Tensor]):
     def __init__(self, path: Path, remedy: str = _COPY_AGAIN) -> None:
         self.path, self.remedy = path, remedy
         self._file = ByteFile(path)
-        try:
-            self._read_header()
-        except BaseException:
-            self._file.close()
-            raise
+        self._read_header()
         tensors = {
             name: LazyTensor(entry.shape, partial(entry.read, self._file), partial(entry.map, self._file))
             for name, entry in self._entries.items()

@@ -267,10 +267,10 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path: Path
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "meta.pkl is damaged or not a pickle"),
+        (b"", "meta.pkl is truncated, damaged or not a file of plain values"),
         (pickle.dumps([1]), "must have 'itos'"),
-        (pickle.dumps({1}), r"holds other objects \(EMPTY_SET\), expected only dictionaries"),
-        (pickle.dumps({(1, 2): 3}), "is damaged or not a pickle .a key of a dictionary is not a plain value"),
+        (pickle.dumps({1}), r"holds objects that are not plain values \(EMPTY_SET\); expected only dictionaries"),
+        (pickle.dumps({(1, 2): 3}), "damaged or not a file of plain values .a key of a dictionary is not a plain value"),
         (
             pickle.dumps({"itos": {1: "a"}}),
             "must have 'itos', a dictionary from the ids 0, 1, 2, … to their characters",
@@ -281,7 +281,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path: Path
         (b"\x80\x04}r\xff\xff\xff\xff.", "must have 'itos'"),  # a memo index for which pickle takes gigabytes
         (b"}p4294967295\n.", "must have 'itos'"),
         (b"\x80\x04})" + b"\x85" * 500_000 + b"K\x01s.", "it has more than 262,144 opcodes"),  # crashes pickle
-        (b"\x80\x04r\xff\xff\xff\xff.", "is damaged or not a pickle"),  # memorizes nothing
+        (b"\x80\x04r\xff\xff\xff\xff.", "damaged or not a file of plain values"),  # memorizes nothing
     ],
 )
 def test_a_damaged_meta_pkl_gives_a_one_sentence_error(tmp_path: Path, content: bytes, message: str) -> None:
