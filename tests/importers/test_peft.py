@@ -210,18 +210,6 @@ def test_peft_opens_the_folder_by_itself_and_an_adapter_above_frozen_blocks(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_transformers_opens_the_merged_folder(peft: Any, tmp_path: Path, base: Path) -> None:
-    from transformers import GPT2LMHeadModel
-
-    model, ids = adapted(base), ids_for(SHAPES["odd"])
-    save_adapted(tmp_path / "run", base, model)
-    merged = merge_adapter("run", checkpoints=tmp_path).checkpoint
-    with torch.no_grad():
-        theirs = GPT2LMHeadModel.from_pretrained(merged.directory).eval()(ids).logits
-        torch.testing.assert_close(theirs, model(ids), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_an_adapter_in_a_pickled_file_opens(peft: Any, tmp_path: Path, base: Path) -> None:
     of_peft(peft, base, tmp_path / "adapter", target_modules=ALL)
     before = load_model(tmp_path / "adapter", "cpu").checkpoint.model
@@ -257,18 +245,6 @@ def test_what_is_not_supported_is_refused_by_its_name(
 
 
 # Without peft
-
-
-def test_a_run_opens_as_its_base_and_its_adapter(tmp_path: Path, base: Path) -> None:
-    model, ids = adapted(base, lora_rank=3), ids_for(SHAPES["odd"])
-    folder = save_adapted(tmp_path / "run", base, model)
-    assert not (folder / "model.safetensors").exists()
-    opened = load_model(folder, "cpu").checkpoint
-    assert opened.directory == folder
-    with torch.no_grad():
-        torch.testing.assert_close(opened.model(ids), model(ids), atol=1e-5, rtol=1e-5)
-    config, tokenizer, _ = describe_model(folder)
-    assert (config.n_embd, tokenizer.name) == (21, "bytes")
 
 
 def test_the_base_is_found_next_to_the_adapter_when_both_were_moved(tmp_path: Path, base: Path) -> None:
@@ -328,17 +304,6 @@ def test_a_missing_base_is_named_with_the_command_that_gets_it(tmp_path: Path, b
     edit(folder, base_model_name_or_path=None)
     with pytest.raises(CheckpointError, match="does not name its base model; give it: --model BASE --adapter"):
         load_model(folder, "cpu")
-
-
-def test_a_base_that_has_changed_since_is_refused(tmp_path: Path, base: Path) -> None:
-    folder = save_adapted(tmp_path / "run", base, adapted(base))
-    changed = load_checkpoint(base, "cpu").model
-    changed.blocks[2].mlp.down_proj.weight.data[0, 0] += 1e-3
-    save_checkpoint(base, changed, Tokenizer.named("bytes"))
-    with pytest.raises(CheckpointError, match=r"is not the base model that .* was trained on, or it has changed since"):
-        load_model(folder, "cpu")
-    with pytest.raises(CheckpointError, match="is not the base model"):
-        load_model(folder, "cpu", base=base)
 
 
 def scale_attention(folder: Path) -> None:
