@@ -1,7 +1,6 @@
 """What is decided from the first shards of a text: its size, what is held out, and the tokens of its vocabulary."""
 
 import hashlib
-import json
 import math
 from collections.abc import Iterator, Sequence
 from decimal import ROUND_DOWN, Context
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from minigpt.data.corpus_cache import TRAINING_SAMPLE, trained_tokenizer
+from minigpt.data.corpus_cache import TRAINING_SAMPLE, cache_key, trained_tokenizer
 from minigpt.data.records import json_form
 from minigpt.data.sharded.mixture import Mixture
 from minigpt.data.sharded.segments import cut, documents, identity
@@ -171,7 +170,7 @@ def sample_tokenizer(
         [[*identity(file), json_form(file, text_key) is not None, file.is_parquet, *file.decoding] for file in files]
         for files in texts
     ]
-    key = hashlib.sha256(json.dumps(["sample", FORMAT, spec, content, list(weights), text_key]).encode()).hexdigest()
+    key = cache_key("sample", FORMAT, spec, content, list(weights), text_key)
     return trained_tokenizer(root / "tokenizers" / key[:32], spec, _sample(texts, weights, text_key, key))
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import filecmp
 import hashlib
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +19,7 @@ from minigpt.bounded_reading import read_json_value
 from minigpt.cores import available_cores
 from minigpt.data.batches import select_rows
 from minigpt.data.corpus import Corpus
-from minigpt.data.corpus_cache import cache_root, writing_tokens
+from minigpt.data.corpus_cache import cache_key, cache_root, writing_tokens
 from minigpt.data.sharded.first_shards import hold_out, sample_tokenizer, totals
 from minigpt.data.sharded.mixture import Mixture
 from minigpt.data.sharded.order import MixtureOrder, shares
@@ -206,8 +205,7 @@ def shards_fingerprint(
     names: Sequence[str], weights: Sequence[float], deduplicate: bool, validation_fraction: float | None
 ) -> str:
     """The `fingerprint` of a corpus in shards; `names` are those of its texts' folders, as from `store_name`."""
-    key = [SHARDED, names, [float(weight) for weight in weights], deduplicate, validation_fraction]
-    return hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    return cache_key(SHARDED, names, [float(weight) for weight in weights], deduplicate, validation_fraction)
 
 
 def _numbers(documents: Mapping[str, str]) -> dict[str, list[int]]:

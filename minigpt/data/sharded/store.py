@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.bounded_reading import bounded_lines, open_regular, parse_json, read_json_value
+from minigpt.data.corpus_cache import cache_key
 from minigpt.data.records import json_form
 from minigpt.data.sharded.segments import KINDS, Segment, cut, identity
 from minigpt.data.shards import token_type
@@ -262,8 +263,7 @@ def _size_and_key(files: Sequence[SourceFile], text_key: str, tokenizer: Tokeniz
     content = [
         [*identity(file), json_form(file, text_key) is not None, file.is_parquet, *file.decoding] for file in files
     ]
-    values = [FORMAT, size, text_key, content, tokenizer.fingerprint]
-    return size, hashlib.sha256(json.dumps(values).encode()).hexdigest()
+    return size, cache_key(FORMAT, size, text_key, content, tokenizer.fingerprint)
 
 
 def _name(key: str) -> str:
