@@ -215,9 +215,7 @@ def test_characters_outside_the_vocabulary_are_named(tmp_path: Path) -> None:
         ({"model_args": {"n_head": 5}}, r"model_args in PATH: n_embd \(48\) must be divisible by n_head \(5\)"),
         ({"model_args": {"n_layer": "2"}}, r"model_args in PATH: n_layer \('2'\) must be a whole number"),
         ({"model_args": {"n_layer": ((),)}}, r"model_args in PATH: n_layer must be a number, not a tuple"),
-        ({"model_args": {"dropout": [0.1]}}, r"model_args in PATH: dropout must be a number, not a list"),
         ({"model_args": {"n_head": 10**50}}, r"model_args in PATH: n_head \(a number of about 50 digits\) must be at"),
-        ({"model_args": {"n_layer": 10**9}}, r"model_args in PATH: n_layer \(1000000000\) must be at most 10000"),
         ({"model_args": {"n_layer": 3}}, r"PATH has no tensor 'h.2.ln_1.weight', expected of shape \(48,\)"),
         ({"model_args": {"bias": True}}, r"PATH has no tensor 'ln_f.bias' of shape \(48,\)"),
         ({"model_args": {"vocab_size": 7}}, r"PATH has a model of 7 tokens, but 21 different characters are listed"),
@@ -279,10 +277,8 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path: Path
             "must have 'itos', a dictionary from the ids 0, 1, 2, … to their characters",
         ),
         (pickle.dumps({"itos": {0: "ab"}}), "has tokens of several characters"),
-        (pickle.dumps({}), "must have 'itos'"),
         (bytes(2**20 + 1), r"it has 1,048,577 bytes, and must have at most 1,048,576"),
         (b"\x80\x04}r\xff\xff\xff\xff.", "must have 'itos'"),  # a memo index for which pickle takes gigabytes
-        (b"}p4294967295\n.", "must have 'itos'"),
         (b"\x80\x04})" + b"\x85" * 500_000 + b"K\x01s.", "it has more than 262,144 opcodes"),  # crashes pickle
         (b"\x80\x04r\xff\xff\xff\xff.", "damaged or not a file of plain values"),  # memorizes nothing
     ],

@@ -4,11 +4,10 @@ import errno
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,47 +18,25 @@ from minigpt.storage.run_lock import RunLock
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither fork nor flock")
 
 PROGRAM = """
-import os, subprocess, sys, time
+import sys, time
 from pathlib import Path
 from minigpt.storage.run_lock import RunLock
 lock = RunLock(Path(sys.argv[1]))
 lock.acquire()
-child = 0
-if sys.argv[2] == "forks":
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, b"!")
-        time.sleep(60)
-    os.read(reading, 1)
-elif sys.argv[2] == "starts a program":
-    child = subprocess.Popen(["sleep", "60"], close_fds=False).pid
-print(child, flush=True)
+print("held", flush=True)
 time.sleep(60)
 """
 
-Start = Callable[..., tuple["subprocess.Popen[str]", int]]
-
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a process that holds the lock on tmp_path; returns it and the pid of its child, if it has one."""
-    processes = []
-    children = []
-
-    def run(what: str = "waits") -> tuple["subprocess.Popen[str]", int]:
-        command = [sys.executable, "-c", PROGRAM, str(tmp_path), what]
-        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        assert processes[-1].stdout is not None
-        children.append(int(processes[-1].stdout.readline()))
-        return processes[-1], children[-1]
-
-    yield run
-    for child in filter(None, children):
-        os.kill(child, signal.SIGKILL)
-    for process in processes:
-        process.kill()
-        process.communicate()
+def owner(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that holds the lock on tmp_path."""
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.communicate()
 
 
 def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,31 +59,19 @@ def ended_pid() -> int:
     return process.pid
 
 
-def test_the_error_for_a_second_process_names_the_owner(tmp_path: Path, start: Start) -> None:
-    process, _ = start()
-    who = rf"process {process.pid} on {re.escape(socket.gethostname())} since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d"
+def test_the_error_for_a_second_process_names_the_owner(tmp_path: Path, owner: "subprocess.Popen[str]") -> None:
+    who = rf"process {owner.pid} on {re.escape(socket.gethostname())} since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d"
     with pytest.raises(CheckpointError, match=rf"{tmp_path} is being trained by {who}; wait for it or stop it$"):
         RunLock(tmp_path).acquire()
 
 
-def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path, start: Start) -> None:
-    process, _ = start()
-    process.kill()
-    process.wait()
-    assert json.loads((tmp_path / ".lock.json").read_text())["pid"] == process.pid
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path, owner: "subprocess.Popen[str]") -> None:
+    owner.kill()
+    owner.wait()
+    assert json.loads((tmp_path / ".lock.json").read_text())["pid"] == owner.pid
     lock = RunLock(tmp_path)
     lock.acquire()
     assert json.loads((tmp_path / ".lock.json").read_text())["pid"] == os.getpid()
-
-
-@posix
-@pytest.mark.parametrize("what", ["forks", "starts a program"])
-def test_children_of_a_killed_process_do_not_hold_its_lock(tmp_path: Path, start: Start, what: str) -> None:
-    process, child = start(what)
-    process.kill()
-    process.wait()
-    os.kill(child, 0)  # the child still runs
-    RunLock(tmp_path).acquire()
 
 
 @posix
