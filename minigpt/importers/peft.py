@@ -7,7 +7,7 @@ import contextlib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,12 +118,7 @@ def read_adapter(directory: Path) -> Adapter:
             if not torch.equal(replaced.setdefault(whole, tensor.float()), tensor.float()):
                 raise CheckpointError(f"{directory} has two different tensors {whole!r}; copy it again")
     _drop_head(replaced, directory)
-    ranks = LayerPatterns(options.get("rank_pattern"), options.get("r", 8))
-    alphas = LayerPatterns(options.get("alpha_pattern"), options.get("lora_alpha", 8))
-    layers = {
-        name: _layer(name, given, int(ranks.of(name)), alphas.of(name), options, directory)
-        for name, given in parts.items()
-    }
+    layers = {name: _layer(name, given, options, directory) for name, given in parts.items()}
     if not layers:
         raise CheckpointError(f"{directory} has an adapter without tensors; copy it again")
     base = options.get("base_model_name_or_path") or None
@@ -160,10 +155,10 @@ def _drop_head(replaced: dict[str, Tensor], directory: Path) -> None:
         )
 
 
-def _layer(
-    name: str, given: Mapping[str, Tensor], rank: int, alpha: float, options: Mapping[str, Any], directory: Path
-) -> AdapterLayer:
+def _layer(name: str, given: Mapping[str, Tensor], options: Mapping[str, Any], directory: Path) -> AdapterLayer:
     """The adapter of one layer, with its scale."""
+    rank = int(_value_for(name, options.get("rank_pattern"), options.get("r", 8)))
+    alpha = _value_for(name, options.get("alpha_pattern"), options.get("lora_alpha", 8))
     for kind, stored in (("a", "lora_A"), ("b", "lora_B")):
         if kind not in given or given[kind].dim() != 2:
             raise CheckpointError(f"{directory} has no matrix {stored} for {name!r}; copy it again")
@@ -175,9 +170,8 @@ def _layer(
             f"{ADAPTER_CONFIG} says {rank}"
         )
     scale = alpha / (math.sqrt(rank) if options.get("use_rslora") else rank)
-    return AdapterLayer(
-        given["a"], given["b"], alpha, scale, given.get("magnitude") if options.get("use_dora") else None
-    )
+    magnitude = given.get("magnitude") if options.get("use_dora") else None
+    return AdapterLayer(given["a"], given["b"], alpha, scale, magnitude)
 
 
 def _read_tensors(directory: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
@@ -289,6 +283,16 @@ _WITHOUT_EFFECT = {
     "lora_dropout", "megatron_core", "peft_version", "qalora_group_size", "revision", "runtime_config",
     "target_modules", "task_type",
 }  # fmt: skip
+_VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "base_model_name_or_path": (lambda value: value is None or is_text(value), "a name or a path"),
+    "r": (lambda value: is_integer(value, 1), "a whole number of at least 1"),
+    "lora_alpha": (is_number, "a number"),
+    "bias": (lambda value: value in ("none", "all", "lora_only"), "none, all or lora_only"),
+    "modules_to_save": (
+        lambda value: isinstance(value, list | None) and all(isinstance(each, str) for each in value or ()),
+        "a list of names",
+    ),
+}
 _BASE_CHANGING = ("pissa", "olora", "loftq", "corda", "lora_ga")  # initializations that also change the base weights
 # The regular expressions of rank_pattern and alpha_pattern that are supported: others may take very long to match.
 _CHARACTERS = r"(?:[\w.-]|\\[.dDwW-]|\[\^?[\w.\\-]+\])(?:(?:[*+?]|\{\d{1,2}(?:,\d{0,2})?\})\??)?"
@@ -313,19 +317,10 @@ def check_options(options: Mapping[str, Any], path: Path) -> None:
             f"init_lora_weights ({initial!r}) in {path} changes the base model, so that the adapter does not belong to "
             "the base that it names; convert it with peft's path_initial_model_for_weight_conversion"
         )
-    base = options.get("base_model_name_or_path")
-    if base is not None and not is_text(base):
-        raise CheckpointError(f"base_model_name_or_path ({quoted(base)}) in {path} must be a name or a path")
-    if not is_integer(options.get("r", 8), 1):
-        raise CheckpointError(f"r ({quoted(options['r'])}) in {path} must be a whole number of at least 1")
-    if not is_number(options.get("lora_alpha", 8)):
-        raise CheckpointError(f"lora_alpha ({quoted(options['lora_alpha'])}) in {path} must be a number")
-    if options.get("bias", "none") not in ("none", "all", "lora_only"):
-        raise CheckpointError(f"bias ({quoted(options['bias'])}) in {path} must be none, all or lora_only")
-    saved = options.get("modules_to_save") or []
-    if not isinstance(saved, list) or not all(isinstance(each, str) for each in saved):
-        raise CheckpointError(f"modules_to_save ({quoted(saved)}) in {path} must be a list of names")
-    _check_length("modules_to_save", saved, path)
+    for name, (is_valid, expected) in _VALUES.items():
+        if name in options and not is_valid(options[name]):
+            raise CheckpointError(f"{name} ({quoted(options[name])}) in {path} must be {expected}")
+    _check_length("modules_to_save", options.get("modules_to_save") or (), path)
     for name in ("rank_pattern", "alpha_pattern"):
         patterns = mapping(options.get(name) or {}, f"{name} in {path}")
         _check_length(name, patterns, path)
@@ -360,14 +355,9 @@ def _check_pattern(pattern: str, name: str, path: Path) -> float:
     return choices
 
 
-class LayerPatterns:
-    """A rank_pattern or alpha_pattern: regular expressions for the end of a layer's name, with a value for each."""
-
-    def __init__(self, patterns: Mapping[str, float] | None, default: float) -> None:
-        self._values = [(re.compile(rf"(.*\.)?({pattern})$"), value) for pattern, value in (patterns or {}).items()]
-        self._default = default
-
-    def of(self, layer: str) -> float:
-        """The value of the first pattern that matches, as peft chooses it."""
-        name = f"transformer.{layer}"
-        return next((value for pattern, value in self._values if pattern.match(name)), self._default)
+def _value_for(layer: str, patterns: Mapping[str, float] | None, default: float) -> float:
+    """The value of the first pattern that matches the end of a layer's name, as peft chooses it."""
+    for pattern, value in (patterns or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", f"transformer.{layer}"):
+            return value
+    return default
