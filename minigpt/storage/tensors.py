@@ -145,7 +145,7 @@ class TensorSource:
         self.path, self.tensors, self.close, self.metadata = path, tensors, close, metadata
 
     def replace(self, tensors: Mapping[str, LazyTensor]) -> "TensorSource":
-        """The same source with other tensors, which are made of its own."""
+        """The same source with other tensors."""
         return TensorSource(self.path, tensors, self.close, self.metadata)
 
     @property
