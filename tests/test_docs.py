@@ -87,8 +87,8 @@ def test_no_code_block_is_empty(page: Path) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """At most 900 words; tables count, code blocks do not."""
-    assert len(without_code(read(README)).split()) <= 900
+    """At most 700 words; tables count, code blocks do not."""
+    assert len(without_code(read(README)).split()) <= 700
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -82,7 +82,7 @@ def train(
         str | None,
         typer.Option(
             "--from",
-            help="model to fine-tune: the name of a run, or the path of a model of any format",
+            help="model to fine-tune: a run's name, or a model's file or folder",
             autocompletion=complete_runs,
         ),
     ] = None,
@@ -96,13 +96,13 @@ def train(
     ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="measure, print the plan, and stop")] = False,
     prepare_only: Annotated[
-        bool, typer.Option("--prepare", help="tokenize all of the text into the cache, on all cores, and stop")
+        bool, typer.Option("--prepare", help="tokenize the text into the cache, on all cores, and stop")
     ] = False,
     log: Annotated[
         list[str] | None,
         typer.Option(
             "--log",
-            help="also log to tensorboard or wandb; may be given several times",
+            help="also log to tensorboard or wandb; repeatable",
             autocompletion=complete_from("tensorboard", "wandb"),
         ),
     ] = None,

@@ -17,6 +17,7 @@ from minigpt.importers.peft import PICKLED_ADAPTER, Adapter, check_base, find_ba
 from minigpt.importers.tensorflow import HPARAMS, INDEX, LATEST, open_tensorflow
 from minigpt.importers.torch_file import is_torch_file, open_torch, torch_tensors
 from minigpt.model.gpt import GPT
+from minigpt.native.accelerate import accelerate
 from minigpt.storage.adapter import is_adapter
 from minigpt.storage.checkpoint import (
     CONFIG,
@@ -99,6 +100,14 @@ def load_model(
     `checkpoints`.
     Raises: CheckpointError if it is missing, damaged or not a GPT-2; TokenizerError; DeviceError.
     """
+    loaded = _load(path, device, dtype=dtype, mapped=mapped, checkpoints=checkpoints, base=base)
+    accelerate(loaded.checkpoint.model)
+    return loaded
+
+
+def _load(
+    path: Path, device: str, *, dtype: torch.dtype, mapped: bool, checkpoints: Path | None, base: Path | None
+) -> LoadedModel:
     if is_adapter(path):
         return _load_adapted(path, resolve_device(device), dtype, checkpoints, base)
     if base is not None:

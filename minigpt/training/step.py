@@ -13,6 +13,7 @@ from minigpt.data.batches import UNSCORED
 from minigpt.device import autocast, keep_freed_memory, to_device
 from minigpt.errors import TrainingError, first_line_of
 from minigpt.model.gpt import GPT
+from minigpt.native.accelerate import accelerate
 from minigpt.seeds import mix_seed
 from minigpt.threads import LoadMonitor, ThreadTrials, watch_load
 from minigpt.training.distributed import World
@@ -52,6 +53,8 @@ class TrainStep:
         self._trials = None if self._load is None else ThreadTrials(self._load)
         if device.type == "cpu":
             keep_freed_memory()
+            for each in (model, teacher) if teacher is not None else (model,):
+                accelerate(each)
         self.recomputes_activations = config.checkpoint_activations == "on"
         if self.recomputes_activations:
             checkpoint_blocks(model)

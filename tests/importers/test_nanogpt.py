@@ -121,7 +121,7 @@ def test_the_exact_gelu_is_used_and_the_tanh_form_would_be_noticed(tmp_path: Pat
     theirs = nanogpt(tensors, ids)
     torch.testing.assert_close(opened.checkpoint.model(ids), theirs, atol=1e-5, rtol=1e-5)
     mlp = opened.checkpoint.model.blocks[0].mlp
-    mlp.gelu_form = "tanh"
+    mlp.gelu.approximate = "tanh"
     assert (opened.checkpoint.model(ids) - theirs).abs().max() > 1e-4
 
 

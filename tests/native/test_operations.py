@@ -14,9 +14,10 @@ from torch import Tensor
 from minigpt import GPT, GPTConfig
 from minigpt.model import attention
 from minigpt.model.attention import causal_mask
-from minigpt.model.fused import LayerNorm, Linear, add, causal_attention, causal_softmax, gelu
 from minigpt.model.kv_cache import KVCache
+from minigpt.native import accelerate as native
 from minigpt.native import compiled, operations, weight_updates
+from minigpt.native.accelerate import GELU, LayerNorm, Linear, accelerate, add, causal_attention, causal_softmax
 from minigpt.native.linear import linear, linear_fits, linear_gradients
 from minigpt.training.loss import LossModel, SoftTargets, head_plan, next_token_loss, overwrite_with_gradient
 from minigpt.training.muon import orthogonalize
@@ -91,7 +92,7 @@ def gradients(compute: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) 
 @pytest.mark.parametrize("shape", [(1,), (3, 7, 5), (40, 1001)])
 def test_gelu_and_its_gradient_are_those_of_pytorch(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x, gradient = 3 * numbers(*shape, dtype=dtype), numbers(*shape, seed=1, dtype=dtype)
-    found = gradients(lambda x: gelu(x, "tanh"), x, gradient)
+    found = gradients(GELU("tanh"), x, gradient)
     exact = gradients(lambda x: F.gelu(x, approximate="tanh"), x.double(), gradient)
     torch.testing.assert_close(found, exact, **ROUNDING[dtype])
 
@@ -384,7 +385,9 @@ def test_what_is_not_finite_stays_so(value: float) -> None:
 
 def model(context: int = 24, n_embd: int = 96, dropout: float = 0.0) -> GPT:
     torch.manual_seed(0)
-    return GPT(GPTConfig(vocab_size=70, n_positions=context, n_embd=n_embd, n_layer=2, n_head=2, dropout=dropout))
+    made = GPT(GPTConfig(vocab_size=70, n_positions=context, n_embd=n_embd, n_layer=2, n_head=2, dropout=dropout))
+    accelerate(made)
+    return made
 
 
 def training_gradients(module: LossModel, dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
@@ -529,11 +532,12 @@ def test_the_transforms_of_torch_func_leave_a_model_to_pytorch() -> None:
 def test_long_sequences_and_exact_gelu_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     x, short, long = numbers(3, 5), numbers(1, 1, 512, 8), numbers(1, 1, 513, 8)
     calls = []
-    monkeypatch.setattr(attention, "causal_softmax", lambda scores, scale: calls.append(scores.shape) or scores)
+    monkeypatch.setattr(native, "causal_softmax", lambda scores, scale: calls.append(scores.shape) or scores)
     monkeypatch.setattr(operations, "gelu", pytest.fail)
-    assert torch.equal(gelu(x, "none"), F.gelu(x))
+    assert torch.equal(GELU()(x), F.gelu(x))
+    module = model(513).blocks[0].attention
     for query in (short, long):
-        attention.attend_causally(query, query, query, causal_mask(513))
+        module.attend(query, query, query)
     assert calls == [(1, 1, 512, 512)]
 
 
@@ -543,7 +547,7 @@ def test_attention_with_a_cache_or_of_the_last_position_is_pytorchs(monkeypatch:
     module = model().blocks[0].attention.eval()
     x, calls = numbers(1, 24, 96, dtype=torch.float32), []
     expected = module(x)
-    monkeypatch.setattr(attention, "causal_attention", lambda *given: calls.append(given) or causal_attention(*given))
+    monkeypatch.setattr(native, "causal_attention", lambda *given: calls.append(given) or causal_attention(*given))
     torch.testing.assert_close(module(x, last_only=True), expected[:, -1:])
     torch.testing.assert_close(module(x, KVCache(model().config, 1).layers[0]), expected)
     assert not calls
