@@ -16,7 +16,7 @@ from builders import assert_same_model, random_model
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, MinigptError, MissingPackageError
-from minigpt.importers.gguf import open_gguf
+from minigpt.importers.gguf import gguf_name, open_gguf
 from minigpt.importers.gguf_file import GgufFile
 from minigpt.importers.imported_model import ImportedModel
 from minigpt.model.gpt import GPT
@@ -30,24 +30,9 @@ CONFIG = GPTConfig(vocab_size=259, n_positions=8, n_embd=32, n_layer=2, n_head=4
 IDS = torch.arange(8)[None]
 TOKENIZER = Tokenizer.train(["the theory of the thing"], "bpe:259")
 
-# The names and the orientation of llama.cpp's converter.
-MODULES = {
-    "token_embedding": "token_embd", "position_embedding": "position_embd", "final_norm": "output_norm",
-    "attention_norm": "attn_norm", "attention.qkv_proj": "attn_qkv", "attention.out_proj": "attn_output",
-    "mlp_norm": "ffn_norm", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
-
 
 def tensors_of(gpt: GPT) -> dict[str, np.ndarray[Any, Any]]:
-    tensors = {}
-    for ours, tensor in gpt.state_dict().items():
-        module, _, ending = ours.rpartition(".")
-        block = ""
-        if module.startswith("blocks."):
-            _, number, module = module.split(".", 2)
-            block = f"blk.{number}."
-        tensors[f"{block}{MODULES[module]}.{ending}"] = tensor.numpy()
-    return tensors
+    return {gguf_name(name): tensor.numpy() for name, tensor in gpt.state_dict().items()}
 
 
 def tokenizer_values(tokenizer: Tokenizer = TOKENIZER) -> dict[str, Any]:
