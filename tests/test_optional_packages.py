@@ -21,7 +21,7 @@ NEVER_ASKED_FOR = {"compression", "ipywidgets", "llama_cpp", "pip"}
 # Modules that come with one of the dependencies or with the package of another module.
 COMES_WITH = {"click": "typer", "jinja2": "torch", "triton": "torch"}
 # Where a package's name is not its module's.
-MODULE_OF = {"google-crc32c": "google_crc32c", "huggingface-hub": "huggingface_hub"}
+MODULE_OF = {name: name.replace("-", "_") for name in ("google-crc32c", "huggingface-hub", "prometheus-client")}
 
 
 def module_of(requirement: str) -> str:

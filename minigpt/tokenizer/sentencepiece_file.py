@@ -19,7 +19,7 @@ from minigpt.tokenizer.vocabulary import MAX_IDS
 
 _UNIGRAM, _BPE = 1, 2
 _CONTROL, _USER_DEFINED = 3, 4
-_DAMAGED = TokenizerError("it is not a SentencePiece model, or is damaged")
+_DAMAGED = "it is not a SentencePiece model, or is damaged"
 
 
 class Piece(NamedTuple):
@@ -62,9 +62,9 @@ def read_sentencepiece(content: bytes) -> SentencePieceModel:
     except TokenizerError:  # is a ValueError too
         raise
     except (ValueError, struct.error) as error:
-        raise _DAMAGED from error
+        raise TokenizerError(_DAMAGED) from error
     if not model.pieces:
-        raise _DAMAGED
+        raise TokenizerError(_DAMAGED)
     if model.kind not in (_UNIGRAM, _BPE):
         raise TokenizerError("its SentencePiece model must be of type unigram or bpe")
     return model
