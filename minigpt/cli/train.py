@@ -56,7 +56,9 @@ def train(
     given: RunOptions,
     sources: Annotated[
         list[str] | None,
-        typer.Argument(help="text files, folders or globs, or - for standard input", metavar="TEXT..."),
+        typer.Argument(
+            help="text files, folders or globs, files of tokens (.bin, .ds), or - for standard input", metavar="TEXT..."
+        ),
     ] = None,
     name: Annotated[
         str | None,
@@ -194,7 +196,10 @@ def _prepare(request: "Request", *, alone: bool) -> None:
     with exiting_on_stops(), PreparationDisplay(console()) as display:
         corpus = display.follow(read_corpus(request.sources, options.tokenizer, options.reading, display.progress))
     write(f"{size(corpus.train_bytes)} of text, {len(corpus.train):,} tokens of {corpus.tokenizer.name}")
-    note(f"the tokens are in {corpus.path}")
+    if corpus.has_text:
+        note(f"the tokens are in {corpus.path}")
+    else:
+        note("these are tokens already, which training reads where they are: there is nothing to prepare")
 
 
 def _plan(request: "Request", *, resume: bool) -> None:

@@ -30,6 +30,7 @@ from minigpt.data.corpus_cache import (
 from minigpt.data.joined import JoinedArrays
 from minigpt.data.sources import Scan, scan
 from minigpt.data.split import Part, ValidationSplit
+from minigpt.data.token_files import TokenArray, TokenFile, open_token_file, read_token_files
 from minigpt.data.token_writer import ByteProgress
 from minigpt.data.transcript import CHAT_TEMPLATE, ROLES, UNLEARNED, speaker_number
 from minigpt.errors import ConfigError, DataError
@@ -53,9 +54,9 @@ class Corpus:
     `train` and `validation` are memory-mapped arrays of ids, (N,) each; `validation` may be empty. If every document is
     a conversation, `train_speakers` and `validation_speakers` are the numbers of the tokens' speakers, (N,) uint8 each
     (see `minigpt.data.transcript.Speakers`). Two corpora have the same `fingerprint` exactly if they have the same
-    arrays. Byte counts are those of the text in UTF-8. `damaged_cache` is the folder whose tokens were damaged, so that
-    the text was tokenized again; None otherwise. In a mixture, `weights` are those of the texts, whose training tokens
-    are the arrays of `train`; else there are none.
+    arrays. Byte counts are those of the text in UTF-8, about those of files of tokens. `damaged_cache` is the folder
+    whose tokens were damaged, so that the text was tokenized again; None otherwise. In a mixture, `weights` are those
+    of the texts, whose training tokens are the arrays of `train`; else there are none.
     """
 
     path: Path
@@ -153,17 +154,84 @@ class Corpus:
                 )
             if not weights:
                 return built[0]
-            fingerprint = corpus_fingerprint(texts, weights, tokenizer, validation_fraction)
-            folder = root / "corpora" / fingerprint[:32]
-            if cls._load_cached(folder) is None:
-                with publish(folder, cls.load) as temporary:
-                    record = {
-                        "format": FORMAT,
-                        "fingerprint": fingerprint,
-                        "mix": [[each.path.name, weight] for each, weight in zip(built, weights, strict=True)],
-                    }
-                    (temporary / "corpus.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-            return cls._joined(folder, fingerprint, built, tuple(weights))
+            return cls._mixed(
+                root, corpus_fingerprint(texts, weights, tokenizer, validation_fraction), built, tuple(weights)
+            )
+
+    @classmethod
+    def of_tokens(
+        cls,
+        texts: Sequence[Sequence[TokenFile]],
+        weights: Sequence[float],
+        tokenizer: Tokenizer,
+        characters: str | None = None,
+        *,
+        cache: str | Path | None = None,
+        validation_fraction: float | None = None,
+    ) -> Self:
+        """Like `mix`, of files of tokens, which are read where they are; the cache records their paths.
+
+        `characters` are those that the ids stand for, in the order of the ids, if they are not the tokenizer's ids.
+
+        Raises: as `read_token_files`; DataError for a cache that cannot be written.
+        """
+        root, built = cache_root(cache), []
+        with writing_tokens(root):
+            for files in texts:
+                record = {
+                    "format": FORMAT,
+                    "token_files": [str(file.path.absolute()) for file in files],
+                    "names": [file.name for file in files],
+                    "characters": characters,
+                    "validation_fraction": validation_fraction,
+                }
+                folder = root / "corpora" / cache_key(tokenizer.fingerprint, record)[:32]
+                corpus = cls._open_tokens(folder, record, tokenizer)
+                if cls._load_cached(folder) is None:
+                    with publish(folder, cls.load) as temporary:
+                        tokenizer.save(temporary)
+                        _write_record(temporary, record | {"fingerprint": corpus.fingerprint})
+                built.append(corpus)
+            if not weights:
+                return built[0]
+            fingerprint = cache_key("mix", [each.fingerprint for each in built], list(map(float, weights)))
+            return cls._mixed(root, fingerprint, built, tuple(weights))
+
+    @classmethod
+    def _open_tokens(cls, folder: Path, record: dict[str, Any], tokenizer: Tokenizer) -> Self:
+        """The corpus of the files of tokens in a record, which may have a fingerprint."""
+        files = [open_token_file(Path(path)) for path in record["token_files"]]
+        files = [replace(file, name=name) for file, name in zip(files, record["names"], strict=True)]
+        text = read_token_files(files, tokenizer, record["characters"], record["validation_fraction"])
+        fingerprint = cache_key("tokens", tokenizer.fingerprint, text.key)
+        if record.get("fingerprint", fingerprint) != fingerprint:
+            raise DataError(f"{files[0].name} or another file of tokens has changed since it was opened in {folder}")
+        n = len(text.train) + len(text.validation)
+        return cls(
+            path=folder,
+            tokenizer=tokenizer,
+            train=cast(Any, text.train),
+            validation=text.validation,
+            train_bytes=text.train_bytes,
+            validation_bytes=text.validation_bytes,
+            n_documents=text.n_documents,
+            held_out=text.held_out,
+            validation_fraction=len(text.validation) / n,
+            sources=tuple(record["names"]),
+            skipped=(),
+            source_hash="",
+            fingerprint=fingerprint,
+        )
+
+    @classmethod
+    def _mixed(cls, root: Path, fingerprint: str, built: Sequence[Self], weights: tuple[float, ...]) -> Self:
+        """The mixture of these corpora, recorded in the cache."""
+        names = [[each.path.name, weight] for each, weight in zip(built, weights, strict=True)]
+        folder = root / "corpora" / cache_key("mix", names)[:32]
+        if cls._load_cached(folder) is None:
+            with publish(folder, cls.load) as temporary:
+                _write_record(temporary, {"format": FORMAT, "fingerprint": fingerprint, "mix": names})
+        return cls._joined(folder, fingerprint, built, weights)
 
     @classmethod
     def _joined(cls, folder: Path, fingerprint: str, texts: Sequence[Self], weights: tuple[float, ...]) -> Self:
@@ -222,6 +290,8 @@ class Corpus:
                 texts = [cls.load(folder.parent / name) for name, _ in record["mix"]]
                 return cls._joined(folder, record["fingerprint"], texts, tuple(weight for _, weight in record["mix"]))
             tokenizer = tokenizer or Tokenizer.load(folder)
+            if "token_files" in record:
+                return cls._open_tokens(folder, record, tokenizer)
             hashes = record.pop("token_hashes")
             speaker_hashes = record.pop("speaker_hashes", None)  # only of conversations
             counts = {part: record.pop(f"{part}_tokens") for part in _PARTS}
@@ -240,6 +310,8 @@ class Corpus:
                 skipped=tuple(record.pop("skipped")),
                 **record,
             )
+        except DataError:
+            raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{folder} is not a complete corpus; build it again from its text") from error
 
@@ -285,6 +357,14 @@ class Corpus:
         if noise:
             inputs = batches.add_noise(inputs, noise, self.tokenizer.vocab_size, step, size, seed, rows)
         return inputs, targets
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the tokens were made of a text here, and not given as files of tokens."""
+        array = self.train
+        while isinstance(array, JoinedArrays):
+            array = array.arrays[0]
+        return not isinstance(array, TokenArray)
 
     def _windows(
         self, tokens: npt.NDArray[Any], step: int, size: int, length: int, seed: int, rows: range | None, lookahead: int
@@ -381,6 +461,10 @@ class Corpus:
         Raises: TokenizerError for a tokenizer without merges.
         """
         return BPEDropout(self.tokenizer)
+
+
+def _write_record(folder: Path, record: dict[str, Any]) -> None:
+    (folder / "corpus.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
 def _is_scored(speakers: npt.NDArray[Any], role: str) -> npt.NDArray[np.bool_]:

@@ -10,9 +10,9 @@ import numpy.typing as npt
 class JoinedArrays:
     """One-dimensional arrays end to end, (N,); a slice or an array of positions gives a NumPy array."""
 
-    def __init__(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    def __init__(self, arrays: Sequence[Any]) -> None:
         self.arrays = arrays
-        self.dtype = np.result_type(*arrays)
+        self.dtype = np.result_type(*(array.dtype for array in arrays))
         self._starts = np.cumsum([0, *map(len, arrays)])  # (K + 1,)
 
     def __len__(self) -> int:
@@ -24,15 +24,11 @@ class JoinedArrays:
         start, stop, step = key.indices(len(self))
         if step != 1:
             return self._gather(np.arange(start, stop, step))
-        return np.concatenate(
-            [
-                np.empty(0, self.dtype),
-                *(
-                    array[max(0, start - first) : max(0, stop - first)]
-                    for first, array in zip(self._starts.tolist(), self.arrays, strict=False)
-                ),
-            ]
-        )
+        begin = int(np.searchsorted(self._starts, start, side="right")) - 1
+        end = int(np.searchsorted(self._starts, stop))
+        overlapping = zip(self._starts[begin:end].tolist(), self.arrays[begin:end], strict=True)
+        parts = [array[max(0, start - first) : max(0, stop - first)] for first, array in overlapping]
+        return np.concatenate([np.empty(0, self.dtype), *parts])
 
     def _gather(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """The tokens at positions of any shape."""

@@ -13,6 +13,7 @@ from minigpt.data.mixture import Texts, scan_texts, weighted
 from minigpt.data.sources import Scan
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import CheckpointError, ConfigError, DataError
+from minigpt.importers.token_tokenizer import tokenizer_of
 from minigpt.storage.checkpoint import Checkpoint
 from minigpt.storage.run import read_record
 from minigpt.storage.run_record import TEXT, CorpusRecord, RunRecord
@@ -44,7 +45,7 @@ def find_training_corpus(checkpoint: Checkpoint, *, fix: str) -> tuple[Corpus, S
                 f"{'cannot be read' if texts is None else 'has changed since'}; {fix}"
             ) from error
         corpus = recorded.build(texts)
-    return corpus, texts.scans[0] if texts is not None and not texts.weights else None
+    return corpus, texts.scans[0] if texts is not None and len(texts.scans) == 1 else None
 
 
 def given_training_corpus(
@@ -136,6 +137,8 @@ def _overlap(found: Scan, what: str, recorded: "_Recorded", name: str, held_out:
     if recorded.is_text(Texts([found], ())):
         return f"{what} is the text that {name} was trained on, so these figures say little about other text{held_out}"
     again = recorded.texts_again() if recorded.corpus.train_bytes <= _MOST_COMPARED else None
+    if again is not None and again.tokens:
+        return _not_compared(what, name)
     if again is not None and recorded.is_text(again):
         trained = {each for text in again.scans for each in _document_hashes(text)}
         given = _document_hashes(found)
@@ -195,13 +198,18 @@ class _Recorded:
 
     def is_text(self, texts: Texts) -> bool:
         """Whether this is the whole text that the run was trained on."""
+        if texts.tokens:
+            return self.build(texts).fingerprint == self.corpus.fingerprint
         fraction = self.reading.validation_fraction
-        return corpus_fingerprint(*texts, self.tokenizer, fraction) == self.corpus.fingerprint
+        return corpus_fingerprint(texts.scans, texts.weights, self.tokenizer, fraction) == self.corpus.fingerprint
 
     def build(self, texts: Texts, progress: ByteProgress | None = None) -> Corpus:
         """Tokenizes the run's text again, with the same held-out part."""
-        fraction = self.reading.validation_fraction
-        return Corpus.mix(*texts, self.tokenizer, validation_fraction=fraction, progress=progress)
+        fraction, (scans, weights, tokens) = self.reading.validation_fraction, texts
+        if tokens:
+            _, characters = tokenizer_of([file for text in tokens for file in text], self.tokenizer)
+            return Corpus.of_tokens(tokens, weights, self.tokenizer, characters, validation_fraction=fraction)
+        return Corpus.mix(scans, weights, self.tokenizer, validation_fraction=fraction, progress=progress)
 
 
 def _document_hashes(found: Scan) -> list[bytes]:

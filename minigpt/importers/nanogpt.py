@@ -23,7 +23,7 @@ from minigpt.storage.tensors import LazyTensor, TensorSource
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 CHECKPOINT = "ckpt.pt"
-_META = "meta.pkl"
+META = "meta.pkl"
 _META_SIZE = 1 << 20  # bytes; 30,000 characters take less
 _SETTINGS = {
     "vocab_size": "vocab_size",
@@ -97,15 +97,15 @@ def _add_tokenizer(path: Path, content: Mapping[str, Any], config: GPTConfig, te
     if meta is None and not may_use_gpt2_vocabulary(config):
         folder = f", which nanoGPT keeps in data/{dataset}," if isinstance(dataset, str) else ""
         raise CheckpointError(
-            f"{path} has a model of {config.vocab_size} tokens but does not say what they are; put the {_META} of its"
+            f"{path} has a model of {config.vocab_size} tokens but does not say what they are; put the {META} of its"
             f" data{folder} next to it"
         )
-    if meta is None or not (characters := _read_characters(meta)):
+    if meta is None or not (characters := read_characters(meta)):
         tokenizer = Tokenizer.named("gpt2")
         notes += ["GPT-2's vocabulary is assumed", *check_vocabulary(tokenizer, config, path)]
         return ImportedModel(config, tensors, tokenizer, tuple(notes))
     config, tensors, tokenizer, changes = add_byte_tokens(tensors, config, characters)
-    location = f"{_META} next to it" if meta.parent == path.parent else f"data/{dataset}/{_META}"
+    location = f"{META} next to it" if meta.parent == path.parent else f"data/{dataset}/{META}"
     notes.append(f"its {len(characters)} characters are those of the {location}")
     notes.append("minigpt adds tokens for the 256 bytes, which the model never predicts and was not trained on")
     return ImportedModel(config, tensors, tokenizer, (*notes, *changes))
@@ -116,10 +116,10 @@ def _find_meta(path: Path, dataset: object) -> Path | None:
     folders = [path.parent]
     if isinstance(dataset, str) and dataset == Path(dataset).name and dataset not in ("", ".", ".."):
         folders.append(path.absolute().parent.parent / "data" / dataset)
-    return next((folder / _META for folder in folders if (folder / _META).is_file()), None)
+    return next((folder / META for folder in folders if (folder / META).is_file()), None)
 
 
-def _read_characters(meta: Path) -> list[str]:
+def read_characters(meta: Path) -> list[str]:
     """The characters of a meta.pkl in the order of their ids."""
     try:
         data = read_regular(meta, _META_SIZE)

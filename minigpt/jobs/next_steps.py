@@ -197,7 +197,7 @@ def _forecast(job: Job, record: RunRecord, result: Result, times: float) -> Expe
 def _of_text(job: Job, record: RunRecord) -> Iterator[NextStep]:
     """Proposes GPT-2 for a short English text."""
     texts = _shown_sources(record)
-    if record.base is not None or texts is None or job.corpus.train_bytes > _SHORT_TEXT:
+    if record.base is not None or texts is None or not job.corpus.has_text or job.corpus.train_bytes > _SHORT_TEXT:
         return
     words = re.findall(r"\w+", job.corpus.tokenizer.decode(job.corpus.train[:_LANGUAGE_SAMPLE].tolist()).lower())
     if sum(word in _ENGLISH for word in words) < _MIN_ENGLISH * max(1, len(words)):

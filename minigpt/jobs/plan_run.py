@@ -101,7 +101,7 @@ def plan_run(
     yield Activity("")
     directory = checkpoints / free_name(request.run_name, checkpoints)
     slowed = others.cores()
-    notes = _notes(request, settings.training, target, directory, slowed, copied, corpus.n_documents)
+    notes = _notes(request, settings.training, target, directory, slowed, copied, corpus)
     planned = Plan(
         request=request,
         directory=directory,
@@ -149,7 +149,7 @@ def _notes(
     directory: Path,
     others: float,
     copied: float,
-    n_documents: int,
+    corpus: Corpus,
 ) -> Iterator[str]:
     """Sentences on a held-out text that occurs in the training text, on a speed measured without torch.compile, without
     compiled C code or beside other programs, and on a name already taken.
@@ -157,10 +157,11 @@ def _notes(
     `others` is the number of cores that other programs used, `copied` the fraction of the held-out text.
     """
     if copied >= _MUCH_COPIED:
-        drop = "--deduplicate drops documents that repeat another, and " if n_documents > 1 else ""
+        drop = "--deduplicate drops documents that repeat another, and " if corpus.n_documents > 1 else ""
+        advice = f"; {drop}minigpt corpus shows where" if corpus.has_text else ""
         yield (
             f"about {copied:.0%} of the held-out text also occurs in the training text, so the validation loss will "
-            f"look better than it is; {drop}minigpt corpus shows where"
+            f"look better than it is{advice}"
         )
     if training.compiles(target.type, sharded=training.sharding == "on"):
         yield "the speed was measured without torch.compile, which may increase it"

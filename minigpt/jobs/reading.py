@@ -10,6 +10,7 @@ from minigpt.data.skipped import shown
 from minigpt.data.sources import Scan
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError
+from minigpt.importers.token_tokenizer import tokenizer_of
 from minigpt.jobs.events import Activity, Event
 from minigpt.planning.vocabulary import plan_tokenizer
 from minigpt.storage.run_record import CorpusRecord
@@ -19,6 +20,7 @@ from minigpt.tokenizer.vocabulary import END_OF_TEXT
 from minigpt.training.events import Notice
 from minigpt.units import count
 
+_MOST_NOTES = 3  # on files of tokens, which are alike
 _SEARCHED = 2**22  # characters of a text in which names of special tokens are looked for
 
 
@@ -42,6 +44,15 @@ def read_corpus(
     wanted = requested_vocab_size(tokenizer) if isinstance(tokenizer, str) else None
     yield Activity("reading the text")
     texts = scan_texts(sources, reading, cache_root(None))
+    if texts.tokens:
+        files = [file for text in texts.tokens for file in text]
+        tokenizer, characters = tokenizer_of(files, tokenizer)
+        fraction = reading.validation_fraction
+        corpus = Corpus.of_tokens(texts.tokens, texts.weights, tokenizer, characters, validation_fraction=fraction)
+        yield Activity("")
+        for note in [note for file in files for note in file.notes(tokenizer.end_of_text)][:_MOST_NOTES]:
+            yield Notice(0, note)
+        return corpus
     tokenizer = tokenizer or plan_tokenizer(sum(text.text_bytes for text in texts.scans))
     yield Activity("tokenizing", in_bytes=True)
     corpus = Corpus.mix(

@@ -165,7 +165,7 @@ def mixed(tmp_path: Path) -> Corpus:
     (tmp_path / "books.txt").write_text("<|endoftext|>".join(f"UPPER CASE {n}" * 9 for n in range(60)))
     reading = ReadingConfig(mix=True)
     texts = scan_texts([f"{tmp_path / 'web.jsonl'}=1", f"{tmp_path / 'books.txt'}=3"], reading)
-    return Corpus.mix(*texts, BYTES, cache=tmp_path / "cache")
+    return Corpus.mix(texts.scans, texts.weights, BYTES, cache=tmp_path / "cache")
 
 
 def test_each_text_has_its_share_whatever_its_size(mixed: Corpus) -> None:
@@ -198,7 +198,7 @@ def test_the_validation_part_of_a_mixture_has_whole_documents_by_weight(mixed: C
 def test_other_weights_use_the_same_tokens(mixed: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minigpt.data.corpus.write_corpus", None)
     texts = scan_texts([f"{tmp_path / 'web.jsonl'}=2", f"{tmp_path / 'books.txt'}=3"], ReadingConfig(mix=True))
-    other = Corpus.mix(*texts, BYTES, cache=tmp_path / "cache")
+    other = Corpus.mix(texts.scans, texts.weights, BYTES, cache=tmp_path / "cache")
     assert other.fingerprint != mixed.fingerprint
     assert len(other.train) == len(mixed.train)
 

@@ -8,7 +8,7 @@ consists of characters (see `words.py`).
 import contextlib
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import Any, Self
@@ -29,6 +29,7 @@ MOST_BYTES = 100_000_000  # of training text indexed; ten times that takes minut
 _FORMAT = "3"  # of the index on disk; change it when the format or the definition of a word changes
 _FILE = "copies.safetensors"
 _BLOCK = 2**14  # tokens decoded together
+_COUNTED = 2**24  # tokens in which ends of documents are counted at a time
 _SEARCHED = 4096  # tokens in which a place to cut is looked for at a time
 _UNKNOWN = -1  # a word that does not occur in the training part
 
@@ -128,22 +129,22 @@ class MemorizationIndex:
     @classmethod
     def build(cls, corpus: Corpus, most_bytes: int = MOST_BYTES) -> Self:
         """Indexes the training part, or evenly spaced blocks of it if it has more than `most_bytes`."""
-        all_blocks = _blocks(corpus)
-        count = min(len(all_blocks), max(1, len(all_blocks) * most_bytes // max(1, corpus.train_bytes)))
-        chosen = all_blocks[np.arange(count) * len(all_blocks) // count] if count else all_blocks
+        n_blocks = -(-len(corpus.train) // _BLOCK)
+        count = min(n_blocks, max(1, n_blocks * most_bytes // max(1, corpus.train_bytes)))
+        chosen = _blocks(corpus, (np.arange(count) * n_blocks // max(1, count)).tolist())
         vocabulary: defaultdict[str, int] = defaultdict()
         vocabulary.default_factory = vocabulary.__len__
         block_ids, first_words, n_words = [], [], 0
         for start, end in chosen.tolist():
             words = split(_decode(corpus, start, end))
-            if count < len(all_blocks):
+            if count < n_blocks:
                 words.append(END_OF_TEXT)  # no run may cross from one block into the next
             block_ids.append(np.fromiter(map(vocabulary.__getitem__, words), np.int32, len(words)))
             first_words.append(n_words)
             n_words += len(words)
         ids = np.concatenate(block_ids) if block_ids else np.empty(0, np.int32)
         indexed_bytes = corpus.train_bytes
-        if count < len(all_blocks):
+        if count < n_blocks:
             lengths = corpus.tokenizer.token_lengths
             indexed_bytes = sum(int(lengths[corpus.train[start:end]].sum()) for start, end in chosen.tolist())
         blocks = np.column_stack([np.array(first_words, np.int64), chosen])
@@ -243,12 +244,15 @@ class MemorizationIndex:
         before = text[: next(islice(UNIT.finditer(text), position - first, None)).start()]
         *earlier_documents, line = before.split(END_OF_TEXT)
         tokens, end_of_text = self.corpus.train, self.corpus.tokenizer.end_of_text
-        ends = np.flatnonzero(tokens[:start] == end_of_text)
+        n_ends = document_start = 0
+        for at in range(0, start, _COUNTED):  # the tokens before may not fit into memory
+            ends = np.flatnonzero(tokens[at : min(at + _COUNTED, start)] == end_of_text)
+            n_ends += len(ends)
+            document_start = at + int(ends[-1]) + 1 if len(ends) else document_start
         lines = line.count("\n")
         if not earlier_documents:
-            document_start = int(ends[-1]) + 1 if len(ends) else 0
             lines += int(_byte_counts(self.corpus, b"\n")[tokens[document_start:start]].sum())
-        return TrainingLocation(len(ends) + len(earlier_documents) + 1, lines + 1)
+        return TrainingLocation(n_ends + len(earlier_documents) + 1, lines + 1)
 
 
 def _decode(corpus: Corpus, start: int, end: int) -> str:
@@ -257,8 +261,8 @@ def _decode(corpus: Corpus, start: int, end: int) -> str:
     return f" {END_OF_TEXT} ".encode().join(documents).decode(errors="replace")
 
 
-def _blocks(corpus: Corpus) -> npt.NDArray[np.int64]:
-    """The start and end tokens of the blocks of the training part; no word or character is cut. Shapes: (K, 2)."""
+def _blocks(corpus: Corpus, numbers: Sequence[int]) -> npt.NDArray[np.int64]:
+    """The start and end tokens of these blocks of the training part; no word or character is cut. Shapes: (K, 2)."""
     tokenizer, n = corpus.tokenizer, len(corpus.train)
     starts_word = np.array([tokenizer.token_bytes(id)[:1] in (b" ", b"\n") for id in range(tokenizer.vocab_size)])
     starts_word[tokenizer.end_of_text] = True
@@ -270,8 +274,8 @@ def _blocks(corpus: Corpus) -> npt.NDArray[np.int64]:
                 return start + int(found[0])
         return n
 
-    edges = np.array(sorted({0, n, *map(next_cut, range(_BLOCK, n, _BLOCK))}), np.int64)
-    return np.column_stack([edges[:-1], edges[1:]])
+    edges = [(next_cut(number * _BLOCK) if number else 0, next_cut((number + 1) * _BLOCK)) for number in numbers]
+    return np.array([(start, end) for start, end in edges if start < end], np.int64).reshape(-1, 2)
 
 
 def _byte_counts(corpus: Corpus, byte: bytes) -> npt.NDArray[np.int64]:
