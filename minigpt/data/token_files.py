@@ -195,7 +195,7 @@ def _open_datatrove(path: Path, name: str) -> TokenFile:
         if is_file(index):
             ends = np.memmap(index, "<u8", "r")
             counts.append(int(ends[-1]))
-            if (ends[1:_BLOCK] < ends[: _BLOCK - 1]).any() or ends[0] == 0:
+            if (ends[1:_BLOCK] < ends[:-1][: _BLOCK - 1]).any():
                 raise ValueError("not in order")
     except ValueError as error:
         raise DataError(f"{index.name} or {metadata.name} is damaged ({error}); copy both again with {name}") from error
