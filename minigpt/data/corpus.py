@@ -200,28 +200,15 @@ class Corpus:
     @classmethod
     def _open_tokens(cls, folder: Path, record: dict[str, Any], tokenizer: Tokenizer) -> Self:
         """The corpus of the files of tokens in a record, which may have a fingerprint."""
-        files = [open_token_file(Path(path)) for path in record["token_files"]]
-        files = [replace(file, name=name) for file, name in zip(files, record["names"], strict=True)]
-        text = read_token_files(files, tokenizer, record["characters"], record["validation_fraction"])
-        fingerprint = cache_key("tokens", tokenizer.fingerprint, text.key)
+        files = [
+            replace(open_token_file(Path(path)), name=name)
+            for path, name in zip(record["token_files"], record["names"], strict=True)
+        ]
+        fields, key = read_token_files(files, tokenizer, record["characters"], record["validation_fraction"])
+        fingerprint = cache_key("tokens", tokenizer.fingerprint, key)
         if record.get("fingerprint", fingerprint) != fingerprint:
             raise DataError(f"{files[0].name} or another file of tokens has changed since it was opened in {folder}")
-        n = len(text.train) + len(text.validation)
-        return cls(
-            path=folder,
-            tokenizer=tokenizer,
-            train=cast(Any, text.train),
-            validation=text.validation,
-            train_bytes=text.train_bytes,
-            validation_bytes=text.validation_bytes,
-            n_documents=text.n_documents,
-            held_out=text.held_out,
-            validation_fraction=len(text.validation) / n,
-            sources=tuple(record["names"]),
-            skipped=(),
-            source_hash="",
-            fingerprint=fingerprint,
-        )
+        return cls(path=folder, tokenizer=tokenizer, skipped=(), source_hash="", fingerprint=fingerprint, **fields)
 
     @classmethod
     def _mixed(cls, root: Path, fingerprint: str, built: Sequence[Self], weights: tuple[float, ...]) -> Self:

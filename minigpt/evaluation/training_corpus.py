@@ -11,6 +11,7 @@ from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus, corpus_fingerprint
 from minigpt.data.mixture import Texts, scan_texts, weighted
 from minigpt.data.sources import Scan
+from minigpt.data.token_files import has_tokens
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import CheckpointError, ConfigError, DataError
 from minigpt.importers.token_tokenizer import tokenizer_of
@@ -136,9 +137,10 @@ def _overlap(found: Scan, what: str, recorded: "_Recorded", name: str, held_out:
     """
     if recorded.is_text(Texts([found], ())):
         return f"{what} is the text that {name} was trained on, so these figures say little about other text{held_out}"
-    again = recorded.texts_again() if recorded.corpus.train_bytes <= _MOST_COMPARED else None
-    if again is not None and again.tokens:
+    paths = [path for path, _ in weighted(recorded.sources)] if recorded.reading.mix else recorded.sources
+    if any(map(has_tokens, paths)):
         return _not_compared(what, name)
+    again = recorded.texts_again() if recorded.corpus.train_bytes <= _MOST_COMPARED else None
     if again is not None and recorded.is_text(again):
         trained = {each for text in again.scans for each in _document_hashes(text)}
         given = _document_hashes(found)
@@ -148,7 +150,6 @@ def _overlap(found: Scan, what: str, recorded: "_Recorded", name: str, held_out:
         are = "is" if common == 1 else "are"
         which = f"{what} is" if common == len(given) else f"{common:,} of the {len(given):,} documents given {are}"
         return f"{which} in the text that {name} was trained on{held_out}"
-    paths = [path for path, _ in weighted(recorded.sources)] if recorded.reading.mix else recorded.sources
     sources = [Path(os.path.realpath(source)) for source in paths]
     for file in found.files:
         path = Path(os.path.realpath(file.path))

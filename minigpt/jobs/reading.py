@@ -8,6 +8,7 @@ from minigpt.data.corpus_cache import cache_root
 from minigpt.data.mixture import scan_texts
 from minigpt.data.skipped import shown
 from minigpt.data.sources import Scan
+from minigpt.data.token_files import TokenFile
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError
 from minigpt.importers.token_tokenizer import tokenizer_of
@@ -20,7 +21,6 @@ from minigpt.tokenizer.vocabulary import END_OF_TEXT
 from minigpt.training.events import Notice
 from minigpt.units import count
 
-_MOST_NOTES = 3  # on files of tokens, which are alike
 _SEARCHED = 2**22  # characters of a text in which names of special tokens are looked for
 
 
@@ -50,8 +50,7 @@ def read_corpus(
         fraction = reading.validation_fraction
         corpus = Corpus.of_tokens(texts.tokens, texts.weights, tokenizer, characters, validation_fraction=fraction)
         yield Activity("")
-        for note in [note for file in files for note in file.notes(tokenizer.end_of_text)][:_MOST_NOTES]:
-            yield Notice(0, note)
+        yield from _notices_on_tokens(corpus, files, characters)
         return corpus
     tokenizer = tokenizer or plan_tokenizer(sum(text.text_bytes for text in texts.scans))
     yield Activity("tokenizing", in_bytes=True)
@@ -99,6 +98,14 @@ def _notices(corpus: Corpus, wanted: int | None) -> Iterator[Event]:
             f"the text repeats too little for a vocabulary of {wanted:,} tokens; the tokenizer has "
             f"{corpus.tokenizer.vocab_size:,}",
         )
+
+
+def _notices_on_tokens(corpus: Corpus, files: Sequence[TokenFile], characters: str | None) -> Iterator[Event]:
+    masks = [each.path.with_name(f"{each.path.name}.loss") for each in files]
+    if masked := [mask for mask in masks if mask.is_file()]:
+        yield Notice(0, f"{masked[0]} is not read: every token is scored")
+    if not (corpus.n_documents or characters):
+        yield Notice(0, "no document ends with an end-of-text in these files, so the model cannot learn to end one")
 
 
 def corpus_record(corpus: Corpus) -> CorpusRecord:

@@ -25,7 +25,7 @@ def write_llmc(
     """A shard; source: karpathy/llm.c, dev/data/data_common.py, and KellerJordan/modded-nanogpt, data/fineweb.py."""
     header = np.zeros(256, "<i4")
     header[:3] = magic, version, count or len(ids)
-    path.write_bytes(header.tobytes() + np.array(ids, "<u4" if version == 7 else "<u2").tobytes())
+    path.write_bytes(header.tobytes() + np.array(ids, "<u2").tobytes())
     return path
 
 
