@@ -144,7 +144,7 @@ def train_with_main(world: "World") -> None:
     except DataError as error:
         raise DataError(
             f"process {world.rank + 1} of {world.size} cannot read the tokens of the text in {job.corpus}; set "
-            "MINIGPT_CACHE to a folder that all machines share"
+            "MINIGPT_CACHE to a folder that all machines share, and keep files of tokens in one"
         ) from error
     model, control = _uninitialized(job.model), Control()
     apply_fine_tuning(model, job.training)

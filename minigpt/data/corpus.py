@@ -154,9 +154,8 @@ class Corpus:
                 )
             if not weights:
                 return built[0]
-            return cls._mixed(
-                root, corpus_fingerprint(texts, weights, tokenizer, validation_fraction), built, tuple(weights)
-            )
+            fingerprint = corpus_fingerprint(texts, weights, tokenizer, validation_fraction)
+            return cls._mixed(root, fingerprint, built, tuple(weights))
 
     @classmethod
     def of_tokens(
@@ -181,12 +180,11 @@ class Corpus:
                 record = {
                     "format": FORMAT,
                     "token_files": [str(file.path.absolute()) for file in files],
-                    "names": [file.name for file in files],
                     "characters": characters,
                     "validation_fraction": validation_fraction,
                 }
                 folder = root / "corpora" / cache_key(tokenizer.fingerprint, record)[:32]
-                corpus = cls._open_tokens(folder, record, tokenizer)
+                corpus = cls._of_files(folder, files, tokenizer, record)
                 if cls._load_cached(folder) is None:
                     with publish(folder, cls.load) as temporary:
                         tokenizer.save(temporary)
@@ -198,12 +196,8 @@ class Corpus:
             return cls._mixed(root, fingerprint, built, tuple(weights))
 
     @classmethod
-    def _open_tokens(cls, folder: Path, record: dict[str, Any], tokenizer: Tokenizer) -> Self:
+    def _of_files(cls, folder: Path, files: Sequence[TokenFile], tokenizer: Tokenizer, record: dict[str, Any]) -> Self:
         """The corpus of the files of tokens in a record, which may have a fingerprint."""
-        files = [
-            replace(open_token_file(Path(path)), name=name)
-            for path, name in zip(record["token_files"], record["names"], strict=True)
-        ]
         fields, key = read_token_files(files, tokenizer, record["characters"], record["validation_fraction"])
         fingerprint = cache_key("tokens", tokenizer.fingerprint, key)
         if record.get("fingerprint", fingerprint) != fingerprint:
@@ -278,7 +272,8 @@ class Corpus:
                 return cls._joined(folder, record["fingerprint"], texts, tuple(weight for _, weight in record["mix"]))
             tokenizer = tokenizer or Tokenizer.load(folder)
             if "token_files" in record:
-                return cls._open_tokens(folder, record, tokenizer)
+                files = [open_token_file(Path(path)) for path in record["token_files"]]
+                return cls._of_files(folder, files, tokenizer, record)
             hashes = record.pop("token_hashes")
             speaker_hashes = record.pop("speaker_hashes", None)  # only of conversations
             counts = {part: record.pop(f"{part}_tokens") for part in _PARTS}

@@ -46,7 +46,7 @@ def find_training_corpus(checkpoint: Checkpoint, *, fix: str) -> tuple[Corpus, S
                 f"{'cannot be read' if texts is None else 'has changed since'}; {fix}"
             ) from error
         corpus = recorded.build(texts)
-    return corpus, texts.scans[0] if texts is not None and len(texts.scans) == 1 else None
+    return corpus, texts.scans[0] if texts is not None and texts.scans and not texts.weights else None
 
 
 def given_training_corpus(
