@@ -25,11 +25,8 @@ def tokens(here: Path) -> Path:
         for folder in ("nanogpt", "llmc", "datatrove"):
             (here / folder).mkdir(exist_ok=True)
         write_nanogpt(here / "nanogpt" / f"{name}.bin", part.tolist())
-        write_llmc(here / "llmc" / f"{name}_0.bin", part.tolist()[:999])
-        if name == "train":
-            write_llmc(here / "llmc" / f"{name}_1.bin", part.tolist()[999:])
-        else:
-            write_llmc(here / "llmc" / f"{name}_0.bin", part.tolist())
+        for number, ids in enumerate(np.split(part, [999] if name == "train" else [])):
+            write_llmc(here / "llmc" / f"{name}_{number}.bin", ids.tolist())
         write_datatrove(here / "datatrove" / f"{name}.ds", documents, str(here / "bytes" / "tokenizer.json"))
     (here / "bytes").mkdir()
     BYTES.save(here / "bytes")
@@ -52,7 +49,8 @@ def test_a_run_on_tokens_is_the_run_on_their_text(tokens: Path, run: Any, tiny: 
     halves = [*options, "--name", "halves"]
     halves[halves.index("--steps") + 1] = "3"
     assert run("train", "llmc/*.bin", *halves, "--schedule", "constant").exit_code == 0
-    assert run("train", "llmc/*.bin", *options, "--name", "whole", "--schedule", "constant").exit_code == 0
+    files = ["llmc/train_0.bin", "llmc/train_1.bin", "llmc/val_0.bin"]
+    assert run("train", *files, *options, "--name", "whole", "--schedule", "constant").exit_code == 0
     resumed = run("train", "--resume", "--name", "halves", "--steps", "6")
     assert resumed.exit_code == 0, resumed.output
     assert losses("halves") == losses("whole")
@@ -101,7 +99,9 @@ def test_what_has_no_effect_or_no_sense_is_said(tokens: Path, run: Any, tiny: li
     (tokens / "datatrove" / "train.ds.loss").touch()
     np.full(999, 65, "<u2").tofile("plain.bin")
     assert "train.ds.loss is not read" in run("train", "datatrove/train.ds", "--prepare").stderr
-    assert "no document ends with an end-of-text" in run("train", "plain.bin", *tiny, "--plan").stderr
+    planned = run("train", "plain.bin", *tiny, "--plan").stderr
+    assert "no document ends with an end-of-text" in planned
+    assert "look better than it is\n" in planned
     for arguments, message in (
         (["nanogpt/train.bin"], "nanogpt/train.bin does not name its tokenizer; give --tokenizer gpt2"),
         (["nanogpt/train.bin", "web.txt", *tiny], "nanogpt/train.bin has tokens and web.txt is a text"),

@@ -136,6 +136,9 @@ def test_long_files_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert corpus.train_bytes == pytest.approx(whole.train_bytes, rel=0.1)
     assert corpus.n_documents == pytest.approx(whole.n_documents, rel=0.2)
     assert (len(corpus.validation), corpus.held_out) == (100, "the beginning of val.bin")
+    assert opened(file, val, file).fingerprint == corpus.fingerprint
+    with pytest.raises(DataError, match="has the token 50,300"):  # the last token is in the sample
+        opened(write_llmc(tmp_path / "y.bin", [*STREAM, 50_300]))
 
 
 def test_files_that_change_are_another_corpus_and_moved_ones_the_same(tmp_path: Path) -> None:
