@@ -14,7 +14,7 @@ from minigpt.run_options import RunOptions
 from minigpt.tokenizer.display import plain_name
 
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-"""Text files, folders or globs; `-` is standard input."""
+"""Text files, folders or globs, or files of tokens; `-` is standard input."""
 
 _LONGEST_NAME = 200  # bytes; file systems allow 255, and temporary folders add to it
 
