@@ -122,7 +122,7 @@ def open_token_file(path: Path) -> TokenFile:
 
 def _open_bin(path: Path, name: str) -> TokenFile:
     size, header = path.stat().st_size, np.fromfile(path, "<i4", _HEADER)
-    if len(header) == _HEADER and header[0] and not header[4:].any():
+    if len(header) == _HEADER and header[0] and (header[0] == _MAGIC or not header[4:].any()):
         magic, version, count = header[:3].tolist()
         if (magic, version) != (_MAGIC, _VERSION):
             raise DataError(
