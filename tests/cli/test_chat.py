@@ -212,17 +212,6 @@ def test_save_writes_a_transcript_or_a_chat_log_that_can_be_trained_on(
     assert json.loads((tmp_path / "a.jsonl").read_text(encoding="utf-8"))["messages"][0]["role"] == "system"
 
 
-def test_save_after_new_replaces_no_file_of_the_old_conversation(
-    model_says: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model_says(" one\nU", " two\nU")
-    file = tmp_path / "a.txt"
-    session = new_session()
-    session.run(iter(["First", f"/save {file}", "/new", "Second", f"/save {file}"]))
-    assert file.read_text(encoding="utf-8") == "User: First\nAssistant: one\n"
-    assert f"{file} exists already; give another name, or replace it by /save --force" in capsys.readouterr().err
-
-
 def test_an_answer_that_was_cut_says_so(
     model_says: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:

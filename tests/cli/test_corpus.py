@@ -172,17 +172,6 @@ def test_training_prints_and_records_the_baselines_and_says_which_it_beats(
     assert any("bytes" in line for line in expected)
 
 
-def test_a_run_without_recorded_baselines_resumes(run: Any, sea: Path, tiny: list[str]) -> None:
-    assert run("train", "sea.txt", *tiny).exit_code == 0
-    path = sea.parent / "checkpoints/sea/training.json"
-    record = json.loads(path.read_text())
-    del record["baselines"]
-    path.write_text(json.dumps(record))
-    result = run("train", "--resume", "--steps", "8", "--name", "sea")
-    assert result.exit_code == 0, result.stderr
-    assert "to beat" not in result.stderr
-
-
 def test_baselines_survive_a_resume_but_not_a_changed_text(run: Any, sea: Path, tiny: list[str]) -> None:
     assert run("train", "sea.txt", *tiny).exit_code == 0
     measured = figures(RunFolder.open(sea.parent / "checkpoints/sea"))

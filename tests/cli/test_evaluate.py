@@ -225,7 +225,7 @@ def test_a_document_without_bytes_has_a_dash_and_null() -> None:
     assert text_record(["empty"], nothing)["bits_per_byte"] is None
 
 
-@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("width", [60])
 def test_in_a_narrow_terminal_no_number_is_cut_and_differences_become_notes(
     run: Any, one: Path, lambada: Path, here: Path, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:

@@ -98,12 +98,6 @@ def test_invalid_utf8_is_written_only_if_it_is_allowed(run: Any) -> None:
     assert "\ufffd" in run("generate", "abc", *options, "--allow-invalid-utf8").stdout
 
 
-def test_no_prompt_starts_a_document(run: Any) -> None:
-    save_model("one")
-    result = run("generate", *SHORT)
-    assert result.exit_code == 0, result.stderr
-
-
 def test_generate_imports_only_what_it_uses(run: Any) -> None:
     save_model("one")
     code = (
@@ -186,16 +180,11 @@ def test_a_model_that_is_being_saved_is_read_as_a_whole(run: Any) -> None:
     saving = threading.Thread(target=save)
     saving.start()
     try:
-        for _ in range(20):
+        for _ in range(8):
             assert records(run("generate", "abc", "--model", "one", *arguments).stdout)[0]["ids"] in whole
     finally:
         stop.set()
         saving.join()
-
-
-def test_a_top_k_above_the_vocabulary_is_clamped(run: Any) -> None:
-    save_model("one")
-    assert run("generate", "abc", *SHORT, "--top-k", "100000").exit_code == 0
 
 
 def records(text: str) -> list[dict[str, Any]]:
@@ -411,26 +400,7 @@ def test_a_pipe_closed_before_the_last_output_is_not_an_error() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_closed_pipe_is_not_an_error_for_a_rich_table_either(here: Path) -> None:
-    save_model("one")
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "minigpt", "info"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
-    )
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "sys.argv = ['minigpt', 'list']\nmodel_list.list_models = fail",
-        "app.app = fail",
-        "app.app = close",
-    ],
-    ids=["in a command", "around it", "at the end"],
-)
+@pytest.mark.parametrize("script", ["sys.argv = ['minigpt', 'list']\nmodel_list.list_models = fail", "app.app = close"])
 def test_the_error_of_windows_for_a_closed_pipe_is_known(script: str) -> None:
     program = f"""
 import errno, sys
@@ -464,7 +434,6 @@ def test_windows_changes_neither_the_arguments_nor_the_line_ends() -> None:
 @pytest.mark.parametrize(
     ("script", "redirected", "code", "expected"),
     [
-        ("print('to a full disk')", "> /dev/full", 1, "minigpt: standard output could not be written (no space left"),
         ("print('to a full disk', flush=True)", "> /dev/full", 1, "minigpt: standard output could not be written"),
         ("print('to nobody')", ">&-", 0, ""),
         ("print('on the way', file=sys.stderr, flush=True); print('done')", "2> /dev/full", 0, "done"),
@@ -585,7 +554,6 @@ def test_wrong_settings_are_reported_before_the_prompt_is_printed(run: Any, argu
     ("script", "redirected", "expected"),
     [
         ("print(ascii(input()))", "< latin1.txt", "'caf\\udce9'\n"),
-        ("import sys; print(sys.stdin.buffer.read())", "< latin1.txt", "b'caf\\xe9\\n'\n"),
         ("import sys; print(sys.stdin.buffer.read())", "<&-", "b''\n"),
     ],
 )
@@ -628,8 +596,10 @@ def test_a_text_on_the_command_line_that_is_not_utf8_is_refused(
         assert refused.stderr.endswith(f"put it into a file and give {file} FILE --encoding latin-1\n")
 
 
-@pytest.mark.parametrize("arguments", [["generate", "-m", "fox", "--prompt-file"], ["inspect", "fox", "--file"]])
-@pytest.mark.parametrize("source", ["prompt.txt", "-"])
+@pytest.mark.parametrize(
+    ("arguments", "source"),
+    [(["generate", "-m", "fox", "--prompt-file"], "prompt.txt"), (["inspect", "fox", "--file"], "-")],
+)
 def test_a_file_of_prompts_is_read_as_a_text_is(run: Any, here: Path, arguments: list[str], source: str) -> None:
     save_model("fox")
     name = "standard input" if source == "-" else source

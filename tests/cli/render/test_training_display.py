@@ -151,7 +151,7 @@ def test_a_sample_shows_what_is_copied_how_much_and_from_where() -> None:
     assert "¹ 8 words “one two three four five six seven eight”: the training text, document 2, line 93" in shown
 
 
-@pytest.mark.parametrize("width", [40, 60])
+@pytest.mark.parametrize("width", [40])
 def test_a_narrow_terminal_shows_everything(width: int) -> None:
     text = " one two three four five six seven eight"
     shown = panel(Sample(1, "", text, copying(text, text.strip(), 8), TrainingLocation(2, 93)), width=width)
