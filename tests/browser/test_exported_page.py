@@ -179,21 +179,6 @@ def test_an_alternative_of_a_token_starts_another_text_from_it(opened: Any) -> N
     assert pieces(opened) == before
 
 
-def test_a_token_may_be_continued_once_more(opened: Any) -> None:
-    before = write(opened, temperature="1", count="30", seed="5")
-    opened.ask("document.querySelectorAll('.piece')[5].click()")
-    again = "[...document.querySelectorAll('.choices button')].find(e => e.ariaCurrent).click()"
-    opened.ask(again)
-    finish(opened)
-    after = pieces(opened)
-    assert after[:5] == before[:5]
-    assert after != before
-    opened.ask("document.getElementById('setting-count').value = ''")
-    opened.ask("document.querySelectorAll('.piece')[5].click()")
-    opened.ask(again)
-    assert opened.ask("document.querySelectorAll('.branches button').length") == 2  # none with invalid settings
-
-
 def test_every_alternative_keeps_the_text_in_whole_characters(opened: Any) -> None:
     write(opened, temperature="1.5", topP="1", count="60", seed="5")
     several = (

@@ -6,24 +6,21 @@ import re
 import shutil
 import sys
 import tracemalloc
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.data import corpus as corpus_module
 from minigpt.data import corpus_cache, shards, sources
-from minigpt.data.batches import inputs_and_targets, windows
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
 from minigpt.data.split import ValidationSplit
-from minigpt.errors import ConfigError, DataError, TokenizerError
+from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 END = "<|endoftext|>"
@@ -93,11 +90,6 @@ def test_a_long_text_without_a_place_to_cut_is_cut_anyway_to_bound_memory(build,
     assert texts_of(build(text, tokenizer=GPT2, validation_fraction=0))[0] == text + END
 
 
-@pytest.mark.parametrize(("size", "kind"), [(2**16, "<u2"), (2**16 + 1, "<u4")])
-def test_tokens_take_two_bytes_up_to_65536_ids(size, kind):
-    assert shards.token_type(size) == np.dtype(kind)
-
-
 def test_a_vocabulary_of_more_than_65536_tokens_is_stored_completely(build):
     every = [chr(code) for code in range(0x4E00, 0x4E00 + 70_000) if not 0xD800 <= code <= 0xDFFF]
     tokenizer = Tokenizer.train(every, "chars")
@@ -162,15 +154,6 @@ def test_of_many_documents_one_of_every_ten_is_held_out(build):
     held_out = held_out_numbers(corpus)
     assert [number // 10 for number in held_out][:4] == [0, 1, 2, 3]
     assert held_out == held_out_numbers(build(END.join(documents[:44]) + END + "a 44"))  # of other words
-
-
-@pytest.mark.parametrize("period", [2, 3, 5, 10, 20])
-def test_documents_held_out_of_a_text_with_a_period_are_of_all_kinds(build, period):
-    numbers = held_out_numbers(build(END.join(f"document {number}" for number in range(2000))))
-    assert len(numbers) == 200
-    counts = Counter(number % period for number in numbers)
-    assert len(counts) == period
-    assert all(0.3 < counts[kind] / (200 / period) < 2 for kind in range(period))
 
 
 def test_a_small_fraction_of_many_documents_takes_their_ends_instead_of_a_single_document(build):
@@ -396,27 +379,6 @@ def test_progress_increases_to_the_total_bytes(build, tokenizer, monkeypatch):
     assert len(calls) > 10
     assert calls == sorted(calls)
     assert calls[-1][0] == calls[-1][1] == (len(STORY.encode()) + 200) * (1 if tokenizer == "bytes" else 2)
-
-
-def test_an_unknown_tokenizer_is_reported_before_the_text_is_read(tmp_path):
-    with pytest.raises(TokenizerError, match=r"tokenizer \('bpe'\) must be gpt2, bytes, chars or bpe:N"):
-        Corpus.build([tmp_path / "not there"], "bpe")
-
-
-def test_a_scan_is_not_repeated(tmp_path, monkeypatch):
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"body": STORY}))
-    found = scan([path], text_key="body")
-    monkeypatch.setattr(corpus_module, "scan", None)
-    assert Corpus.build(found, "bytes", cache=tmp_path).source_hash == found.content_hash
-
-
-def test_batches_come_from_the_training_part(build):
-    corpus = build(STORY)
-    inputs, targets = corpus.batch(3, 4, 16, 7, range(1, 3))
-    expected = inputs_and_targets(windows(corpus.train, 3, 4, 16, 7, range(1, 3)))
-    assert torch.equal(inputs, expected[0])
-    assert torch.equal(targets, expected[1])
 
 
 @pytest.mark.slow

@@ -129,18 +129,6 @@ def test_an_error_in_a_segment_names_where_it_begins(tmp_path: Path) -> None:
         tokenize(mixture_of(tmp_path, path), BYTES)
 
 
-@pytest.mark.parametrize("size", [1000, 10**6])
-def test_only_the_start_of_a_file_decides_whether_it_is_a_text(tmp_path: Path, size: int) -> None:
-    path = tmp_path / "web.txt"
-    path.write_bytes(b"a line\n" * 200_000 + b"\0 and \xef\xbb\xbfmore")
-    file = SourceFile(path, path.name)
-    found = "".join(text for each in cut([file], "text", size) for text, _ in documents([file], each, "text"))
-    assert found.endswith("\0 and \ufeffmore")
-    path.write_bytes(b"\0")
-    with pytest.raises(DataError, match=r"^web\.txt is not text: it contains zero bytes"):
-        list(documents([file], cut([file], "text", size)[0], "text"))
-
-
 # Tokens.
 
 
@@ -207,14 +195,6 @@ def test_killed_at_any_point_it_continues_to_the_same_tokens(tmp_path: Path) -> 
     partial = {name for name in contents(tmp_path / "killed") if "/." in name}
     found = {name: content for name, content in contents(tmp_path / "killed").items() if name not in partial}
     assert found == contents(tmp_path / "whole")
-
-
-def test_a_file_that_changes_while_it_is_tokenized_is_an_error(tmp_path: Path) -> None:
-    path = write_text(tmp_path / "web.jsonl")
-    mixture = mixture_of(tmp_path, path)
-    os.utime(path, (1, 1))
-    with pytest.raises(DataError, match=r"^web\.jsonl changed while it was tokenized; run the command again$"):
-        tokenize(mixture, BYTES)
 
 
 def test_a_full_disk_is_one_line_and_nothing_half_written_counts(
@@ -421,18 +401,6 @@ def test_a_frozen_order_repeats_the_shards_that_are_there_and_never_waits(tmp_pa
     assert np.array_equal(frozen.windows(range(epoch, 2 * epoch), 32, 4, 7), expected)
 
 
-def test_a_frozen_order_reads_another_text_for_one_that_has_only_duplicates_so_far(tmp_path: Path) -> None:
-    paths = write_text(tmp_path / "web.jsonl", 900), tmp_path / "copy.jsonl"
-    paths[1].write_bytes(paths[0].read_bytes())
-    mixture = mixture_of(tmp_path, *paths, deduplicate=True)
-    tokenize(mixture, BYTES, first=True)
-    found = order_of(mixture)
-    assert min(text.n_tokens for text in found.texts) == 0
-    frozen = found.frozen()
-    frozen.check = never
-    assert frozen.windows(range(200), 32, 4, 7).shape == (200, 36)
-
-
 def test_each_text_has_its_share_whatever_its_size(tmp_path: Path) -> None:
     paths = write_text(tmp_path / "web.jsonl", 30), write_text(tmp_path / "books.jsonl", 300)
     mixture = mixture_of(tmp_path, *paths, weights=(3, 1))
@@ -564,13 +532,6 @@ def test_batches_have_noise_and_bpe_dropout_as_of_any_corpus(built: tuple[Path, 
     noisy, same = corpus.batch(0, 4, 16, 0, noise=0.5)
     assert (same == targets).all()
     assert (noisy != inputs).any()
-
-
-def test_an_error_of_a_process_that_tokenizes_is_the_users(tmp_path: Path) -> None:
-    path = tmp_path / "web.jsonl"
-    path.write_text('{"text": "one"}\nno json\n')
-    with pytest.raises(DataError, match=r"^web\.jsonl, line 2 is not JSON"):
-        build(tmp_path / "cache", path)
 
 
 class FailingProcess:

@@ -155,15 +155,6 @@ def test_texts_may_have_every_type_that_holds_them(tmp_path: Path, kind: str) ->
     assert documents(parquet_file(tmp_path / "web.parquet", {"text": column})) == ["ä", "b", "ä"]
 
 
-def test_a_list_of_messages_is_a_conversation(tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
-    path = parquet_file(tmp_path / "chat.parquet", {"messages": [messages, messages]})
-    found = scan([path])
-    assert (found.n_documents, found.n_conversations) == (2, 2)
-    (tmp_path / "chat.jsonl").write_bytes(json_lines([{"messages": messages}] * 2))
-    assert documents(path) == documents(tmp_path / "chat.jsonl")
-
-
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -250,15 +241,6 @@ def test_a_file_that_decompresses_to_gigabytes_takes_little_memory(tmp_path: Pat
     answer, megabytes = done.stdout.splitlines()
     assert ("line 1 has more than" in answer) if kind == "zst" else answer == str(2000 * 2**20)
     assert int(megabytes) < 400
-
-
-def test_files_of_mixed_kinds_are_one_text_in_the_order_given(tmp_path: Path) -> None:
-    table = parquet_file(tmp_path / "a.parquet", {"text": ["one"]})
-    packed = tmp_path / "b.txt.zst"
-    packed.write_bytes(zstd().compress(b"two"))
-    plain = tmp_path / "c.txt"
-    plain.write_text("three")
-    assert documents(plain, table, packed) == ["three", "one", "two"]
 
 
 DAMAGED_COLUMN = (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
-from minigpt.generation.decoding import Decoder, generate, generate_uncached, visible_tokens, window_moves, window_start
+from minigpt.generation.decoding import Decoder, generate, generate_uncached, visible_tokens, window_start
 from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
@@ -110,13 +110,6 @@ def test_the_window_fits_the_context_moves_forward_and_keeps_half_of_it(length: 
     assert start % max(1, n_positions // 2) == 0  # so that it is recomputed rarely
 
 
-@pytest.mark.parametrize(
-    ("n_prompt", "n_new", "keep_first", "moves"), [(1, 16, 0, 0), (1, 30, 0, 2), (1, 30, 8, 4), (40, 1, 0, 0)]
-)
-def test_window_moves_counts_how_often_the_window_moves(n_prompt: int, n_new: int, keep_first: int, moves: int) -> None:
-    assert window_moves(n_prompt, n_new, 16, keep_first) == moves
-
-
 @given(length=st.integers(1, 200), n_positions=st.integers(2, 40), data=st.data())
 def test_the_first_tokens_to_keep_and_the_end_stay_visible(length: int, n_positions: int, data: st.DataObject) -> None:
     keep_first = data.draw(st.integers(0, n_positions // 2))
@@ -194,15 +187,6 @@ def test_rows_that_stay_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert decoder.rows == []
 
 
-def test_every_row_can_be_dropped() -> None:
-    decoder = Decoder(TorchEngine(small_model()), [[1], [2, 3]], Sampler(SamplingConfig(seed=0)))
-    decoder.advance()
-    decoder.drop({1})
-    decoder.advance()
-    decoder.drop({0})
-    assert decoder.rows == []
-
-
 @every_engine
 def test_a_prompt_of_several_rows_is_read_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = build(kind, small_model())
@@ -253,19 +237,6 @@ def test_decoders_in_turns_generate_the_tokens_that_each_generates_alone(kind: s
 
 
 @every_cache
-def test_rows_are_dropped_between_the_turns_of_another_decoder(kind: str) -> None:
-    engine = build(kind, small_model(vocab_size=50, n_positions=12))
-    expected = [advance(decoder, 20) for decoder in decoders_of([3, 2], engine)]
-    first, second = decoders_of([3, 2], engine)
-    before = [advance(first, 4), advance(second, 4)]
-    first.drop({1})
-    after = [advance(second, 16), advance(first, 16)]
-    assert [old + new for old, new in zip(before[1], after[0], strict=True)] == expected[1]
-    for row in (0, 2):
-        assert before[0][row] + after[1][row] == expected[0][row]
-
-
-@every_cache
 @pytest.mark.parametrize("sizes", [[1, 1], [1, 2, 3]], ids=str)
 def test_decoders_in_several_threads_generate_the_tokens_that_each_generates_alone(kind: str, sizes: list[int]) -> None:
     engine = build(kind, small_model(vocab_size=50, n_positions=12))
@@ -276,12 +247,6 @@ def test_decoders_in_several_threads_generate_the_tokens_that_each_generates_alo
 
 
 # Options and errors
-
-
-@every_engine
-def test_an_empty_prompt_of_ids_is_refused(kind: str) -> None:
-    with pytest.raises(ConfigError, match="prompt is empty"):
-        next(generate(build(kind, small_model()), torch.empty(1, 0, dtype=torch.int64), SamplingConfig()))
 
 
 @pytest.mark.parametrize("ids", [[1, 2], [[1, 2]], torch.tensor([1, 2]), "ab"])
@@ -336,13 +301,6 @@ def test_log_probabilities_are_the_models_before_temperature_and_penalties(kind:
             assert len(set(ids)) == len(ids)
             assert logprobs[ids].tolist() == pytest.approx(top.values.tolist(), abs=1e-4)
             assert [logprob for _, logprob in token.alternatives] == pytest.approx(top.values.tolist(), abs=1e-4)
-
-
-def test_log_probabilities_are_computed_only_on_request() -> None:
-    decoder = Decoder(TorchEngine(small_model()), [[1]], Sampler(SamplingConfig(seed=0)))
-    ((token,),) = decoder.advance()
-    assert token.logprob is None
-    assert token.alternatives == ()
 
 
 @pytest.mark.parametrize("temperature", [0, 1.0])

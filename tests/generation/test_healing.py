@@ -125,10 +125,6 @@ def test_a_tokenizer_without_merges_takes_nothing_back() -> None:
     assert encode_prompt(chars, "é ").end == ""
 
 
-def test_a_prompt_of_white_space_starts_a_document() -> None:
-    assert encode_prompt(BPE, " ").ids == [BPE.end_of_text]
-
-
 # What is generated
 
 
@@ -137,16 +133,6 @@ def test_a_space_at_the_end_of_a_prompt_does_not_change_the_text(engine: Engine,
     whole = text_of(pieces(engine, [prompt]))
     assert whole.startswith(" ")
     assert text_of(pieces(engine, [prompt + " "])) == whole[1:]
-
-
-def test_the_lone_space_that_healing_avoids_is_a_token_that_the_model_does_not_expect(
-    engine: Engine, model: GPT
-) -> None:
-    prompt = "class Area:\n    def "
-    kept, (space,) = encode_prompt(BPE, prompt).ids, BPE.encode(" ")
-    assert BPE.encode(prompt) == [*kept, space]
-    assert model(torch.tensor([kept]))[0, -1].softmax(-1)[space] < 0.01
-    assert text_of(pieces(engine, [prompt])).startswith(NAMES)
 
 
 def test_the_tokens_spell_the_end_and_the_text_leaves_it_out(engine: Engine) -> None:
@@ -175,15 +161,6 @@ def test_the_log_probability_is_that_of_the_token_after_the_tokens_that_are_kept
     expected = model(torch.tensor([kept]))[0, -1].log_softmax(-1)
     assert first.token.logprob == pytest.approx(expected[first.token.id].item(), abs=1e-4)
     assert first.token.alternatives[0][1] == pytest.approx(expected.max().item(), abs=1e-4)
-
-
-def test_a_row_is_healed_in_a_batch_as_alone(engine: Engine) -> None:
-    prompts = ["class Area:\n    def ", "class", "def get_", "class Border:\n"]
-    together = pieces(engine, prompts, samples=2, temperature=1.0)
-    for number, prompt in enumerate(prompts):
-        alone = pieces(engine, [prompt], samples=2, temperature=1.0)
-        for sample in range(2):
-            assert text_of(together, 2 * number + sample) == text_of(alone, sample)
 
 
 def test_beams_continue_a_healed_prompt(engine: Engine) -> None:

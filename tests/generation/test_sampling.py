@@ -12,7 +12,6 @@ from torch import Tensor
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError, MinigptError
 from minigpt.generation import sampling
-from minigpt.generation.logits_processors import TopK
 from minigpt.generation.sampling import Sampler, draw, uniform
 from minigpt.native import compiled
 from minigpt.native.drawing import draw_tokens
@@ -105,10 +104,6 @@ def test_temperature_zero_chooses_the_most_likely_token_that_is_not_banned() -> 
     assert greedy.distribution(logits, torch.tensor([[1]]), 0)[0].nonzero().tolist() == [[97]]
 
 
-def test_of_equally_likely_tokens_the_first_is_chosen() -> None:
-    assert sampler(temperature=0).choose(torch.tensor([[0.0, 2.0, 2.0]]), NOTHING, 0).tolist() == [1]
-
-
 @pytest.mark.parametrize("temperature", [1e-6, 1e-40, 5e-324])
 def test_the_smallest_temperatures_are_greedy_and_do_not_overflow(temperature: float) -> None:
     logits = torch.tensor([[-70.0, -69.0, -69.5]])
@@ -119,16 +114,6 @@ def test_huge_logits_do_not_overflow() -> None:
     logits = torch.tensor([[3e38, -3e38, 3e38, -math.inf]])
     for choices in (sampler(), sampler(top_p=0.9, typical_p=0.9), sampler(top_k=3), sampler(min_p=0.1)):
         assert choices.distribution(logits, NOTHING, 0).tolist() == [[0.5, 0, 0.5, 0]]
-
-
-def test_a_vocabulary_of_one_token_has_one_continuation() -> None:
-    logits = torch.tensor([[-5.0], [2.0]])
-    for choices in (sampler(), sampler(top_p=0.9, top_k=3, min_p=0.1, typical_p=0.5), sampler(temperature=0)):
-        assert choices.choose(logits, NOTHING, 0).tolist() == [0, 0]
-
-
-def test_half_precision_logits_give_float32_probabilities() -> None:
-    assert sampler().distribution(LOGITS.bfloat16(), NOTHING, 0).dtype == torch.float32
 
 
 # The draw
@@ -226,15 +211,6 @@ def test_the_highest_temperatures_are_left_to_pytorch(temperature: float) -> Non
 
 
 @needs_c
-@pytest.mark.parametrize("k", [50, 51])
-def test_min_p_does_not_change_what_top_p_counts_after_top_k(k: int) -> None:
-    weights = torch.tensor([1, 0.5, 0.2, *[0.09] * 47, 0.01])
-    choices = sampler(top_k=k, top_p=0.8, min_p=0.1)
-    assert (choices.distribution(weights.log()[None], NOTHING, 0)[0] > 0).nonzero().flatten().tolist() == [0, 1, 2]
-    assert draw_in_c(choices, weights.log().expand(2, 51), [0.87, 0.89]) == [1, 2]  # 1.5 / 1.7 is 0.88
-
-
-@needs_c
 @pytest.mark.parametrize("changes", [{"top_k": 40}, {"top_p": 0.95}, {"min_p": 0.02}])
 def test_of_equal_logits_both_draw_the_same_token(changes: dict[str, Any]) -> None:
     logits, numbers = random_logits(3, 100, 2000).round(), [(i + 0.5) / 100 for i in range(100)]
@@ -279,11 +255,6 @@ def test_a_drawn_token_never_has_probability_zero(weights: list[float], number: 
     assert probability[0, index] > 0
 
 
-def test_a_number_selects_the_token_in_whose_interval_it_is() -> None:
-    probability = torch.tensor([[0.25, 0.0, 0.5, 0.25]]).expand(6, 4)
-    assert draw(probability, [0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-53]).tolist() == [0, 0, 2, 2, 3, 3]
-
-
 def test_the_random_numbers_are_uniform_along_every_argument() -> None:
     for numbers in (
         [uniform(seed, 0, 0) for seed in range(10_000)],
@@ -300,30 +271,6 @@ def test_the_random_numbers_are_uniform_along_every_argument() -> None:
 
 
 # History, tokens, ids
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, False),
-        ({"min_p": 0.1, "typical_p": 0.5, "top_k": 3, "logit_bias": ("#3=1",)}, False),
-        ({"bad_words": ("a",)}, True),
-        ({"repetition_penalty": 1.1}, True),
-        ({"frequency_penalty": 0.1}, True),
-        ({"presence_penalty": -0.1}, True),
-        ({"no_repeat_ngram_size": 2}, True),
-        ({"min_new_tokens": 1}, True),
-    ],
-)
-def test_the_history_is_needed_only_by_settings_that_use_it(changes: dict[str, Any], expected: bool) -> None:
-    assert sampler(BYTES, **changes).needs_history == expected
-
-
-def test_frequency_and_presence_count_new_tokens_only() -> None:
-    logits, history = torch.zeros(1, 3), torch.tensor([[0, 0, 1]])
-    choices = sampler(frequency_penalty=0.5, presence_penalty=0.25)
-    assert choices.process(logits, history, 1).tolist() == [[0, -0.75, 0]]
-    assert choices.process(logits, history, 0).tolist() == [[0, 0, 0]]
 
 
 def test_end_of_text_is_banned_before_the_minimum_of_new_tokens() -> None:
@@ -356,14 +303,6 @@ def test_the_name_of_a_special_token_is_that_token() -> None:
     assert {i: processed[i].item() for i in processed.nonzero().flatten().tolist()} == {50256: -5}
     processed = sampler(GPT2, bad_words=("<|endoftext|>",)).process(torch.zeros(1, 50257), torch.tensor([[1]]), 0)[0]
     assert (processed == -math.inf).nonzero().flatten().tolist() == [50256]
-
-
-def test_a_bad_word_of_several_tokens_is_never_completed() -> None:
-    choices = sampler(BYTES, bad_words=("no",), temperature=0)
-    logits = torch.zeros(1, 257)
-    logits[0, ord("o")] = 1
-    assert choices.choose(logits, torch.tensor([[ord("n")]]), 0).tolist() == [0]
-    assert choices.choose(logits, torch.tensor([[ord("m")]]), 0).tolist() == [ord("o")]
 
 
 def test_a_bias_for_a_text_of_several_tokens_is_refused() -> None:
@@ -447,11 +386,6 @@ def test_invalid_settings_are_refused(changes: dict[str, Any], message: str) -> 
     assert str(caught.value) == message
 
 
-def test_settings_that_have_no_effect_together_are_allowed() -> None:
-    SamplingConfig(temperature=0, top_k=5, min_p=0.1)
-    SamplingConfig(beams=4, samples=4, temperature=0.7, length_penalty=-1, until="line")
-
-
 # NaN or infinite logits, and bans that leave no token
 
 BAD_LOGITS = pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -472,11 +406,6 @@ def test_nan_and_infinite_logits_are_an_error(value: float, changes: dict[str, A
     assert isinstance(caught.value, MinigptError)
 
 
-def test_logits_that_are_all_minus_infinity_are_an_error() -> None:
-    with pytest.raises(GenerationError, match="largest of row 0 is -inf"):
-        sampler().choose(torch.full((1, 3), -math.inf), NOTHING, 0)
-
-
 @WAYS
 def test_bans_that_leave_no_token_are_an_error(changes: dict[str, Any]) -> None:
     choices = sampler(no_repeat_ngram_size=1, **changes)
@@ -491,18 +420,6 @@ def test_a_bias_that_overflows_is_an_error() -> None:
 
 
 # The caller's processors
-
-
-def only_even_ids(logits: Tensor, _history: Tensor, _n_new: int) -> Tensor:
-    return logits.index_fill(1, torch.arange(1, logits.shape[1], 2), -math.inf)
-
-
-def test_a_processor_acts_on_greedy_choices_and_draws() -> None:
-    logits = torch.tensor([[0.0, 5.0, 1.0, 5.0]])
-    assert Sampler(SamplingConfig(temperature=0), processors=[only_even_ids]).choose(logits, NOTHING, 0).tolist() == [2]
-    drawing = Sampler(SamplingConfig(temperature=1, top_p=1), processors=[only_even_ids])
-    expected = torch.tensor([[0.0, -math.inf, 1.0, -math.inf]]).softmax(-1)
-    torch.testing.assert_close(drawing.distribution(logits, NOTHING, 0), expected)
 
 
 def test_processors_act_in_their_order_after_the_penalties_and_before_the_temperature() -> None:
@@ -538,21 +455,6 @@ def test_a_processor_gets_the_history_and_the_number_of_new_tokens() -> None:
     assert seen == [(history.tolist(), 2)]
 
 
-def test_a_processor_may_declare_that_it_needs_no_history() -> None:
-    assert not Sampler(SamplingConfig(), processors=[TopK(3)]).needs_history
-    assert Sampler(SamplingConfig(), processors=[TopK(3), only_even_ids]).needs_history
-
-
-def test_a_processor_that_changes_its_logits_in_place_does_not_change_the_models() -> None:
-    def in_place(logits: Tensor, _history: Tensor, _n_new: int) -> Tensor:
-        logits[:, 0] = -math.inf
-        return logits
-
-    logits = torch.zeros(1, 3)
-    assert Sampler(SamplingConfig(temperature=0), processors=[in_place]).choose(logits, NOTHING, 0).tolist() == [1]
-    assert logits.tolist() == [[0, 0, 0]]
-
-
 def test_a_processor_cannot_allow_ids_without_a_token() -> None:
     tokens = {bytes([byte]): byte for byte in range(256)}
     tokenizer = Tokenizer(Vocabulary(tokens, [], {"<|endoftext|>": 258}))
@@ -582,9 +484,3 @@ def test_a_processor_that_returns_nan_is_named_unless_the_nan_is_the_models() ->
         choices.choose(LOGITS, NOTHING, 0)
     with pytest.raises(GenerationError, match="the largest of row 0 is nan"):
         choices.choose(LOGITS * math.nan, NOTHING, 0)
-
-
-def test_processors_that_ban_every_token_are_an_error() -> None:
-    choices = Sampler(SamplingConfig(), processors=[lambda logits, _history, _n_new: logits - math.inf])
-    with pytest.raises(ConfigError, match="no token is left to choose"):
-        choices.choose(LOGITS, NOTHING, 0)

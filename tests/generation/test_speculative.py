@@ -188,15 +188,6 @@ def test_a_processor_may_continue_another_text_on_the_same_engine(always: None, 
     assert [decoder.tokens[0], other.tokens[0]] == expected
 
 
-def test_a_draft_model_drafts_only_ids_of_the_tokenizer(always: None) -> None:
-    draft = sharp_model(seed=1, vocab_size=30)
-    draft.token_embedding.weight.data[VOCABULARY:] *= 50
-    drafter = DraftModel(build("torch", draft), VOCABULARY)
-    draft_tokens = drafter.propose([1, 2, 3], 7, lambda logits, draft: int(logits.argmax()))
-    assert len(draft_tokens) == 7
-    assert max(draft_tokens) < VOCABULARY
-
-
 def test_accepted_draft_tokens_save_reads_of_the_model(always: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted at the engine itself: a greedy text that repeats a phrase is read in a fraction of the steps."""
     engine, reads = build("torch", sharp_model(200, scale=3)), []
@@ -345,28 +336,6 @@ def test_drafting_resumes_when_it_is_faster_again_and_pauses_become_short_again(
     wanted = [clock.step(monitor, 7, 1, plain=0.01, drafting=0.013) for _ in range(60)]
     pause = "".join("d" if one else "." for one in wanted).strip("d").split("d")[0]
     assert len(pause) == 16
-
-
-def test_steps_of_several_rows_and_steps_that_recompute_the_window_are_not_recorded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    recorded: list[int] = []
-
-    class Recording(AlwaysDraft):
-        def record(self, n_draft: int, n_tokens: int) -> None:
-            recorded.append(n_draft)
-
-    monkeypatch.setattr(decoding, "SpeedupMonitor", Recording)
-    model = sharp_model(8).double()
-    decoder = Decoder(TorchEngine(model), [[1, 2], [3]], Sampler(SamplingConfig(seed=0)), drafter=Oracle([], None, 0))
-    for _ in range(3):
-        decoder.advance()
-    assert recorded == []
-    decoder.drop({1})
-    for _ in range(10):
-        decoder.advance()
-    # Row 0 has 5 tokens: 3 more fill its context of 8, which then slides by 4 each time.
-    assert len(recorded) == 10 - 2
 
 
 # The caller's processors

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.engines.pytorch import TorchEngine
-from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import LoRA, LoRALinear, load_trained_state, lora_layers, lora_of, trained_state
 from minigpt.training.fine_tuning import apply_fine_tuning, trained_parameters
@@ -128,10 +126,6 @@ def test_gradients_of_the_adapter_are_those_of_the_formula() -> None:
     assert (loss() - before).item() / step == pytest.approx(gradient, rel=1e-4, abs=1e-9)
 
 
-def test_an_unmerged_adapter_is_generated_with_by_pytorch() -> None:
-    assert isinstance(resolve_engine(adapted()), TorchEngine)
-
-
 def test_settings_that_do_not_fit_the_model_are_refused() -> None:
     for settings, message in (
         ({"lora": True, "lora_rank": 17}, r"lora_rank \(17\) must be at most the model's width \(16\)"),
@@ -148,11 +142,6 @@ def test_settings_that_do_not_fit_the_model_are_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             TrainConfig(**settings)
-
-
-def test_the_adapted_layers_are_in_the_order_of_computation() -> None:
-    assert TrainConfig(lora_targets="down_proj,qkv_proj").adapted_layers == ("qkv_proj", "down_proj")
-    assert len(TrainConfig().adapted_layers) == 4
 
 
 @pytest.mark.parametrize("settings", [{}, {"base_dtype": "int8"}, {"freeze": 1}, {"lora_embedding": True}])

@@ -15,7 +15,7 @@ from minigpt.generation.batching.requests import Event, Failed, Request, ScoredP
 from minigpt.generation.engines.cuda_slots import CudaSlots
 from minigpt.generation.engines.native_slots import NativeSlots
 from minigpt.generation.engines.resolve import resolve_engine, resolve_slots
-from minigpt.generation.engines.slots import Chunk, SlotEngine
+from minigpt.generation.engines.slots import SlotEngine
 from minigpt.generation.engines.torch_slots import TorchSlots
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.streaming import Piece, generate_pieces
@@ -106,14 +106,6 @@ def some_requests(draw: random.Random, count: int) -> list[Request]:
         prompt = draw.choice(beginnings)[: draw.randrange(1, 21)] + ending
         requests.append(new_request(prompt, **kinds[number % len(kinds)]))
     return requests
-
-
-@every_engine
-def test_a_request_that_only_reads_its_prompt_ends(new_engine: NewEngine) -> None:
-    batch = new_batch(new_engine)
-    batch.add(request := new_request(b"Once upon", continues=False))
-    (event,) = finish(batch)
-    assert event == Event(request, ScoredPrompt(()), is_last=True)
 
 
 # A request beside others
@@ -221,23 +213,6 @@ def test_generating_rows_go_on_while_a_long_prompt_is_read() -> None:
     assert pieces == [1] * 10
 
 
-def test_what_the_engine_reads_in_a_step_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = []
-    engine = small_chunks(TorchSlots(small_model(), 4))
-    read = engine.read
-
-    def counted(chunks: list[Chunk]) -> list[torch.Tensor]:
-        sizes.append(sum(len(chunk.ids) for chunk in chunks))
-        return read(chunks)
-
-    monkeypatch.setattr(engine, "read", counted)
-    batch = Batch(engine, TOKENIZER, prompt_tokens=8)
-    for number in range(4):
-        batch.add(new_request(bytes(range(number, number + 80))))
-    finish(batch)
-    assert max(sizes) <= 64 + 8 + 4
-
-
 # The end of a request
 
 
@@ -252,21 +227,6 @@ def test_a_cancelled_request_costs_no_further_step(new_engine: NewEngine) -> Non
         batch.cancel(request)
     assert batch.is_idle
     assert batch.step() == []
-
-
-def test_the_last_event_of_a_request_is_marked() -> None:
-    batch = new_batch(ENGINES["pytorch"])
-    requests = [
-        new_request(b"a", samples=3),
-        new_request(b"b", score=True, continues=False),
-        new_request(b"c", score=True),
-    ]
-    for request in requests:
-        batch.add(request)
-    events = finish(batch)
-    for request in requests:
-        assert [event.is_last for event in events if event.request is request].count(True) == 1
-        assert [event for event in events if event.request is request][-1].is_last
 
 
 def test_many_texts_of_one_request_do_not_make_a_later_request_wait() -> None:
@@ -351,13 +311,3 @@ def test_a_request_that_cannot_be_run_is_refused(request_: Request, message: str
     with pytest.raises(ConfigError, match=message):
         batch.add(request_)
     assert batch.is_idle
-
-
-def test_every_end_id_ends_a_row() -> None:
-    tokenizer = TOKENIZER.with_end_ids([4])
-    config = SamplingConfig(max_new_tokens=6, temperature=0, logit_bias=("#4=100",))
-    request = Request([1, 2], config, Sampler(config, tokenizer))
-    batch = Batch(ENGINES["pytorch"](small_model(), 2), tokenizer)
-    batch.add(request)
-    (piece,) = (event.content for event in finish(batch) if isinstance(event.content, Piece))
-    assert (piece.token.id, piece.finish_reason) == (4, "end_of_text")

@@ -22,12 +22,6 @@ def test_only_whole_blocks_with_the_same_tokens_before_them_are_found() -> None:
     assert cache.find([3, 4]) == []
 
 
-def test_blocks_that_are_known_are_not_missing() -> None:
-    cache = filled(1000, [1, 2, 3, 4])
-    assert cache.missing([1, 2, 3, 4, 5, 6]) == [2]
-    assert cache.missing([1, 2, 3]) == []
-
-
 def test_the_least_recently_used_blocks_are_dropped_the_last_of_a_prompt_first() -> None:
     cache = filled(48, [1, 2, 3, 4], [5, 6])
     cache.find([1, 2, 3, 4])
@@ -36,9 +30,3 @@ def test_the_least_recently_used_blocks_are_dropped_the_last_of_a_prompt_first()
     assert cache.find([5, 6]) == []
     cache.add([9, 9], {0: BLOCK})
     assert len(cache.find([1, 2, 3, 4])) == 1
-
-
-def test_a_cache_without_bytes_keeps_nothing() -> None:
-    cache = filled(0, [1, 2])
-    assert cache.missing([1, 2]) == []
-    assert cache.n_bytes == 0

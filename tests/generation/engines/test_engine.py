@@ -3,8 +3,6 @@
 import gc
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from torch import Tensor
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.engines import cuda_graphs, resolve
-from minigpt.generation.engines.cuda_graphs import GraphEngine, Recording, Replay
+from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.pytorch import TorchEngine
@@ -127,21 +125,6 @@ def test_kept_rows_continue_their_own_texts(kind: str, order: list[int]) -> None
 
 
 @every_engine
-def test_rows_may_be_kept_repeatedly_and_a_new_start_clears_them(kind: str) -> None:
-    engine = build(kind, small_model())
-    engine.start([[1, 2, 3], [4, 5]])
-    engine.keep([1, 0, 1])
-    engine.read(torch.tensor([[6], [7], [8]]))
-    engine.keep([2, 1])
-    found = read_rows(engine, [[9], [10]])
-    fresh = engine.start([[7, 7], [1]])
-    assert_same(kind, found[0], alone(engine, 4, 5, 8, 9))
-    assert_same(kind, found[1], alone(engine, 1, 2, 3, 7, 10))
-    assert_same(kind, fresh[0], alone(engine, 7, 7))
-    assert_same(kind, fresh[1], alone(engine, 1))
-
-
-@every_engine
 def test_nan_in_the_keys_and_values_of_an_earlier_text_does_not_reach_the_next_one(kind: str) -> None:
     model = small_model()
     model.position_embedding.weight.data[7] = torch.nan
@@ -175,17 +158,6 @@ def test_a_short_row_can_use_the_whole_context_after_longer_rows_are_dropped(kin
         engine.read(torch.tensor([[1], [1]]))
     assert_same(kind, found[0], alone(engine, 2, 3, *ids))
     assert_same(kind, found[1], alone(engine, 4, *ids))
-
-
-@every_engine
-def test_ids_that_do_not_fit_into_the_context_are_refused(kind: str) -> None:
-    engine = build(kind, small_model(n_positions=4))
-    engine.start([[1, 2, 3]])
-    with pytest.raises(ConfigError, match=r"5 positions are more than the model's context length \(4\)"):
-        engine.read(torch.tensor([[1, 2]]))
-    assert_same(kind, read_rows(engine, [[5]])[0], alone(engine, 1, 2, 3, 5))
-    with pytest.raises(ConfigError, match=r"5 positions are more than the model's context length \(4\)"):
-        engine.start([[1], [1] * 5])
 
 
 @every_engine
@@ -231,92 +203,6 @@ def test_decode_c_continues_long_float32_prompts_that_pytorch_has_read(first: in
 # Recorded steps, which a CPU runs again at every call.
 
 
-def test_a_step_is_recorded_once_per_span_and_again_only_for_another_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded: list[int] = []
-    initialize = Replay.__init__
-
-    def counted(self: Replay, step: Any, model: GPT, cache: KVCache, span: int) -> None:
-        recorded.append(span)
-        initialize(self, step, model, cache, span)
-
-    monkeypatch.setattr(Replay, "__init__", counted)
-    engine = GraphEngine(small_model(n_positions=12))
-    one_by_one(engine, range(12))
-    assert recorded == [2, 4, 8, 12]
-    one_by_one(engine, range(5))
-    assert recorded == [2, 4, 8, 12]  # the same cache, after a reset
-    engine.start([[1], [2], [3]])
-    read_rows(engine, [[4], [5], [6]])
-    engine.keep([2, 0, 1])
-    read_rows(engine, [[7], [8], [9]])
-    assert recorded[4:] == [2, 4]  # three rows, in any order
-    engine.keep([0, 2])
-    read_rows(engine, [[1], [1]])
-    engine.keep([0, 1, 1])
-    read_rows(engine, [[1], [1], [1]])
-    assert recorded[6:] == [4, 8]  # two rows in the same memory; then three again, in other memory
-
-
-class FakeCuda:
-    """torch.cuda as far as a recording uses it, without a GPU: replays are counted."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.recordings: list[dict[str, Any]] = []
-        self.replayed = 0
-        self.stream = SimpleNamespace(wait_stream=lambda _: None)
-        graph = SimpleNamespace(replay=self._replay)
-        for name, fake in {
-            "device": lambda _: nullcontext(), "Stream": lambda: self.stream, "current_stream": lambda: self.stream,
-            "stream": lambda _: nullcontext(), "CUDAGraph": lambda: graph, "graph": self._record,
-        }.items():  # fmt: skip
-            monkeypatch.setattr(torch.cuda, name, fake)
-
-    def _record(self, _: object, **options: Any) -> AbstractContextManager[None]:
-        self.recordings.append(options)
-        return nullcontext()
-
-    def _replay(self) -> None:
-        self.replayed += 1
-
-
-def test_a_recording_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda, calls = FakeCuda(monkeypatch), 0
-
-    def run() -> Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == 3:  # after two warm-up runs
-            raise RuntimeError("out of memory")
-        return torch.tensor([1.0])
-
-    recording = Recording(run, torch.device("cuda"))
-    with pytest.raises(RuntimeError, match="out of memory"):
-        recording()
-    assert cuda.replayed == 0
-    assert recording().item() == recording().item() == 1.0
-    assert cuda.replayed == 2
-    assert cuda.recordings == 2 * [{"stream": cuda.stream, "capture_error_mode": "thread_local"}]
-
-
-def test_a_step_does_not_use_the_padding_of_earlier_prompts() -> None:
-    engine = build("graph", small_model())
-    for texts in ([[1, 2, 3], [4]], [[1, 2, 3], [4, 5, 6]]):
-        engine.start(texts)
-        found = read_rows(engine, [[7], [8]])
-    assert_same("graph", found[1], alone(engine, 4, 5, 6, 8))
-
-
-def test_a_step_does_not_write_to_an_earlier_cache() -> None:
-    engine = build("graph", small_model())
-    engine.start([[1], [2]])
-    read_rows(engine, [[3], [4]])
-    engine.start([[1], [2], [3]])
-    engine.start([[5], [6]])
-    read_rows(engine, [[7], [8]])
-    found = read_rows(engine, [[9], [9]])
-    assert_same("graph", found[1], alone(engine, 6, 8, 9))
-
-
 @every_engine
 def test_the_old_cache_is_freed_before_one_for_another_number_of_rows_is_allocated(
     kind: str, monkeypatch: pytest.MonkeyPatch
@@ -343,20 +229,6 @@ def test_the_old_cache_is_freed_before_one_for_another_number_of_rows_is_allocat
         gc.enable()
     assert freed == [True, True]
     assert_same(kind, read_rows(engine, [[6], [7]])[1], alone(engine, 5, 7))
-
-
-def test_only_calls_with_one_id_per_row_replay_the_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    read: list[int] = []
-    monkeypatch.setattr(Replay, "__call__", lambda *_: pytest.fail("a step for several ids"))
-    engine = GraphEngine(small_model())
-    engine.start([[1, 2, 3]])
-    engine.read(torch.tensor([[4, 5]]))
-    monkeypatch.setattr(Replay, "__call__", lambda _self, _ids, at, _padding: read.append(at) or torch.zeros(1, 1, 37))
-    engine.read(torch.tensor([[6]]))
-    assert read == [5]
-    assert engine.length == 6
 
 
 @pytest.mark.slow
@@ -546,14 +418,6 @@ def test_pytorch_runs_a_model_that_computes_something_else(change: str, monkeypa
 
 
 @needs_native
-def test_comparing_decode_c_with_the_model_draws_no_random_numbers() -> None:
-    resolve._modules_of_decode_c.cache_clear()
-    model, before = small_model(), torch.get_rng_state()
-    resolve_engine(model)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@needs_native
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_int8_needs_float32_weights_on_a_cpu(device: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -562,17 +426,3 @@ def test_int8_needs_float32_weights_on_a_cpu(device: str) -> None:
         "quantize ('int8') needs float32 weights on a CPU and the compiled decode step; the weights are bfloat16 on "
         + device
     )
-
-
-@every_engine
-def test_the_description_names_the_dtype_and_the_implementation(kind: str) -> None:
-    engine = build(kind, small_model(n_positions=12))
-    assert engine.n_positions == 12
-    assert engine.device == torch.device("cpu")
-    assert engine.length == 0
-    assert {
-        "torch": "float64, PyTorch",
-        "graph": "float64, CUDA graphs",
-        "native": "float32, compiled",
-        "int8": "int8, compiled",
-    }[kind] in (engine.description)

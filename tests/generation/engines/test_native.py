@@ -149,15 +149,6 @@ def test_float32_logits_are_those_of_pytorch(use: Use, instructions: str, config
 
 
 @needs_native
-@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
-def test_a_prompt_may_be_longer_than_the_rows_that_are_computed_at_once(columns: bool) -> None:
-    model = scaled_model(GPTConfig(vocab_size=37, n_positions=600, n_embd=48, n_layer=2, n_head=3))
-    ids = some_ids(model.config)
-    expected = exact(model, ids)
-    assert_near(logits(NativeEngine(by_columns(model) if columns else model), ids), expected, 2e-6)
-
-
-@needs_native
 @pytest.mark.parametrize("length", range(512, 525))
 def test_the_first_rows_that_are_computed_at_once_may_have_no_logits(length: int) -> None:
     model = scaled_model(GPTConfig(vocab_size=37, n_positions=600, n_embd=48, n_layer=2, n_head=3))
@@ -232,17 +223,6 @@ def test_float32_weights_are_used_in_place() -> None:
     assert_near(after[0], exact(model, ids)[-1], 2e-6)
 
 
-@needs_native
-def test_weights_that_are_not_contiguous_are_copied() -> None:
-    model, ids = scaled_model(SHAPES[0]), some_ids(SHAPES[0], 5)
-    expected = exact(model, ids)
-    for parameter in model.parameters():
-        wide = torch.full((*parameter.shape[:-1], 2 * parameter.shape[-1]), math.nan)
-        wide[..., ::2] = parameter.data
-        parameter.data = wide[..., ::2]
-    assert_near(logits(NativeEngine(model), ids), expected, 2e-6)
-
-
 def logits_of_two_texts(model: GPT, quantization: str, ids: list[int]) -> Tensor:
     """The logits after a long and a short prompt, then after each of two more ids: (6, V)."""
     engine = NativeEngine(model, quantization)
@@ -262,16 +242,6 @@ def test_the_default_dtype_of_torch_has_no_effect(quantization: str, dtype: torc
     finally:
         torch.set_default_dtype(default)
     assert found.dtype == torch.float32
-    assert torch.equal(found, expected)
-
-
-@needs_native
-@pytest.mark.parametrize("quantization", ["none", "int8"])
-def test_the_default_device_of_torch_has_no_effect(quantization: str) -> None:
-    model, ids = scaled_model(SHAPES[0]), some_ids(SHAPES[0])
-    expected = logits_of_two_texts(model, quantization, ids)
-    with torch.device("meta"):
-        found = logits_of_two_texts(model, quantization, ids)
     assert torch.equal(found, expected)
 
 
@@ -395,16 +365,6 @@ def test_int8_logits_are_those_of_the_definition(use: Use, instructions: str, co
 
 @needs_native
 @every_set
-@every_shape
-def test_int8_logits_do_not_depend_on_the_weights_order(use: Use, instructions: str, config: GPTConfig) -> None:
-    use(instructions)
-    ids = some_ids(config, min(config.n_positions, 12))
-    rows = logits(NativeEngine(scaled_model(config), "int8"), ids)
-    assert torch.equal(rows, logits(NativeEngine(by_columns(scaled_model(config)), "int8"), ids))
-
-
-@needs_native
-@every_set
 def test_int8_handles_outputs_and_inputs_of_any_magnitude(use: Use, instructions: str) -> None:
     use(instructions)
     config = SHAPES[0]
@@ -506,16 +466,6 @@ def test_int8_hardly_changes_the_distribution_of_a_trained_model() -> None:
 
 
 @needs_native
-def test_an_instruction_set_that_the_processor_lacks_is_not_selected() -> None:
-    library = compiled.library()
-    assert library is not None
-    best = compiled.use(library)
-    assert compiled.use(library, "mmx") is None
-    assert best in SETS
-    assert NativeEngine(scaled_model(SHAPES[1])).description == f"cpu, float32, compiled for {best}"
-
-
-@needs_native
 @pytest.mark.parametrize(("chosen", "used"), [("plain", "plain"), ("", SETS[:1] and SETS[0])])
 def test_the_environment_chooses_the_instruction_set(
     use: Use, monkeypatch: pytest.MonkeyPatch, chosen: str, used: str
@@ -523,22 +473,6 @@ def test_the_environment_chooses_the_instruction_set(
     monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
     monkeypatch.setenv("MINIGPT_CPU_ISA", chosen)
     assert NativeEngine(scaled_model(SHAPES[1])).description == f"cpu, float32, compiled for {used}"
-
-
-@needs_native
-def test_only_decoding_uses_fewer_threads_beside_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, used = NativeEngine(scaled_model(SHAPES[1])), []
-
-    def step(*arguments: int) -> int:
-        used.append(arguments[-1])
-        return 0
-
-    monkeypatch.setattr(engine, "_library", SimpleNamespace(minigpt_step=step))
-    monkeypatch.setattr(engine, "_load", SimpleNamespace(thread_count=lambda most: most - 2))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
-    for count in (1, 31, 32, 300):
-        engine.step(torch.zeros(count, 3, dtype=torch.int64), 1)
-    assert used == [3, 3, 5, 5]
 
 
 @needs_native

@@ -1,8 +1,6 @@
 """Slot engines give each slot the same bits whatever the others read, and the logits of the model."""
 
-import gc
 import random
-import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -88,15 +86,6 @@ def test_the_bits_of_a_row_do_not_depend_on_how_it_is_divided(form: str, size: i
     assert torch.equal(read_alone(engine, 0, ids, 1), read_alone(engine, 1, ids, size))
 
 
-@needs_native
-def test_the_default_device_of_torch_has_no_effect() -> None:
-    model, ids = some_model(), some_ids(9, 1)
-    expected = read_alone(NativeSlots(model, 2), 0, ids, 4)
-    with torch.device("meta"):
-        found = read_alone(NativeSlots(model, 2), 0, ids, 4)
-    assert torch.equal(found, expected)
-
-
 def new_engines() -> list[SlotEngine]:
     engines: list[SlotEngine] = [TorchSlots(some_model(), 3), CudaSlots(some_model(), 3)]
     return [*engines, NativeSlots(some_model(), 3)] if compiled.library() is not None else engines
@@ -133,12 +122,6 @@ def test_saved_keys_and_values_can_be_used_in_another_slot(engine: SlotEngine) -
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("engine", new_engines(), ids=lambda engine: type(engine).__name__)
-def test_a_chunk_beyond_the_context_is_refused(engine: SlotEngine) -> None:
-    with pytest.raises(ConfigError, match="context length"):
-        engine.read([Chunk(0, 38, [1, 2, 3])])
-
-
 def test_a_step_of_fixed_shape_does_not_touch_slots_that_read_nothing() -> None:
     engine = CudaSlots(some_model(), 3)
     ids = some_ids(12, 5)
@@ -166,18 +149,6 @@ def test_a_recorded_step_gives_a_slot_the_same_bits_beside_others_and_the_logits
         torch.testing.assert_close(
             torch.stack(expected), model(torch.tensor(rows, device=device)), rtol=1e-3, atol=1e-3
         )
-
-
-def test_a_step_of_fixed_shape_frees_its_cache_without_a_garbage_collection() -> None:
-    engine = CudaSlots(some_model(), 3)
-    read_alone(engine, 0, some_ids(3, 5), 1)
-    cache = weakref.ref(engine.cache)
-    gc.disable()
-    try:
-        del engine
-        assert cache() is None
-    finally:
-        gc.enable()
 
 
 def test_the_engine_fits_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
