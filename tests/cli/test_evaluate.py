@@ -272,43 +272,6 @@ def test_detokenizing_changes_the_text_but_not_the_word_and_byte_counts(run: Any
     assert detokenized["bits_per_byte"]["value"] == pytest.approx(nats / math.log(2) / 28)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["lambda"], "'lambda' is neither a file nor a benchmark (lambada, hellaswag"),
-        (["lambda"], "did you mean 'lambada'?"),
-        (["HellaSwag"], "did you mean 'hellaswag'?"),
-        (["squad"], "'squad' is neither a file nor a benchmark (lambada"),
-        (["a pasted passage " * 20], "'a pasted passage "),
-        (["A pasted passage. " * 20], "A pasted passage. "),
-        (["missing.txt"], "missing.txt does not exist"),
-        (["lambada", "--data", "nowhere"], "--data nowhere does not exist; pass a file of lambada"),
-        (["lambada", "--data", "."], "contains no file of lambada; expected one named lambada_test.jsonl"),
-        (["hellaswag", "--data", "passages.jsonl"], "passages.jsonl, line 1 is not a question of HellaSwag; expected"),
-        (["wikitext2", "--data", "fox.txt"], "fox.txt, line 1 is 'the quick"),
-        (["lambada", "--data", "passages.jsonl", "--context-length", "17"], "context (17) must be from 1 to"),
-        (["lambada", "--stride", "3"], "--stride has no effect on lambada"),
-        (["lambada", "--text-key", "a", "--encoding", "cp1252"], "--text-key and --encoding can only be given with a"),
-        (["lambada", "--by-position"], "--by-position is only for texts; name one"),
-        (["lambada", "hellaswag", "--detokenize"], "--detokenize is only for wikitext2, wikitext103, ptb and cbt"),
-        (["fox.txt", "--data", "passages.jsonl"], "--data is only for benchmarks; name one"),
-        (["fox.txt", "--json", "--markdown"], "--json and --markdown exclude each other"),
-        (["binary.bin"], "binary.bin is not"),
-        (["empty.txt"], "empty.txt contains no text"),
-    ],
-)
-def test_invalid_input_is_one_line_on_stderr(
-    run: Any, one: Path, lambada: Path, here: Path, arguments: list[str], message: str
-) -> None:
-    (here / "binary.bin").write_bytes(bytes(range(256)))
-    (here / "empty.txt").write_text("")
-    result = run("evaluate", "one", *arguments)
-    assert result.exit_code == 1
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stdout == ""
-
-
 def test_a_model_without_a_tokenizer_is_one_line_on_stderr(run: Any, one: Path) -> None:
     for name in ("tokenizer.json", "vocab.json", "merges.txt"):
         (one / name).unlink(missing_ok=True)

@@ -86,22 +86,6 @@ def test_a_model_without_a_record_or_a_held_out_part_is_refused(run: Any, tiny: 
         assert "does not record what it was trained on" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "there is no text to evaluate"),
-        (["lambada", "--held-out"], "--held-out cannot be combined with lambada"),
-        (["--held-out", "--encoding", "cp1252"], "--encoding can only be given with a text; name one"),
-        (["--held-out", "--limit", "3"], "--limit 3 cannot be combined with --held-out"),
-    ],
-)
-def test_what_held_out_cannot_do_is_one_line(run: Any, arguments: list[str], message: str) -> None:
-    refused = run("evaluate", "fox", *arguments)
-    assert refused.exit_code == 1
-    assert message in refused.stderr
-    assert len(refused.stderr.splitlines()) == 1
-
-
 def test_the_training_text_is_recognized_by_its_content_and_other_text_is_not(run: Any, trained: Path) -> None:
     Path("copy.txt").write_text(Path("fox.txt").read_text())
     Path("other.txt").write_text("a text that nobody has read")

@@ -499,58 +499,6 @@ def test_best_of_prints_the_most_likely_of_its_texts_and_says_so(run: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["x"], "minigpt train corpus.txt"),
-        (["x", "--model", "nothing"], "no model 'nothing'"),
-        (["x", "--temperature", "-1"], "temperature (-1.0) must be at least 0"),
-        (["x", "--top-p", "0"], "top_p (0.0) must be above 0"),
-        (["x", "--samples", "0"], "samples (0) must be at least 1"),
-        (["x", "--prompt-file", "y.txt"], "a prompt cannot be combined with --prompt-file"),
-        (["--prompt-file", "missing.txt"], "missing.txt cannot be read"),
-        (["x", "--prompt-format", "lines"], "--prompt-format lines describes a file"),
-        (["x", "--context", "keep-last:3"], "context ('keep-last:3') must be slide or keep-first:N"),
-        (["x", "--min-new-tokens", "300"], "min_new_tokens (300) must be at most max_new_tokens (200)"),
-        (["x", "--copied-words", "8"], "--copied-words 8 needs --memorization"),
-        (["x", "--alternatives", "0"], "--alternatives 0 needs --json or --table"),
-        (["x", "--alternatives", "3", "--explain"], "--alternatives 3 needs --json or --table"),
-        (["x", "--beams", "2", "--draft", "y"], "beams (2) cannot be combined with --draft"),
-        (["x", "--beams", "2", "--json", "--alternatives", "3"], "--alternatives 3 cannot be combined with --beams"),
-        (["x", "--best-of", "0"], "best_of (0) must be at least 1"),
-        (["x", "--best-of", "2", "--samples", "3"], "samples (3) must be at most best_of (2)"),
-        (["x", "--best-of", "2", "--beams", "2"], "beams (2) cannot be combined with best_of (2)"),
-        (["x", "--best-of", "2", "--temperature", "0"], "best_of (2) needs a temperature above 0"),
-        (["x", "--device", "tpu"], "device ('tpu')"),
-    ],
-)
-def test_wrong_input_is_one_line_on_stderr(run: Any, arguments: list[str], message: str) -> None:
-    result = run("generate", *arguments)
-    assert result.exit_code == 1
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--stop", ""], "stop contains an empty text ('')"),
-        (["--context", "keep-first:99"], "keep-first (99) must be at most half the context length (8)"),
-        (["--logit-bias", "#999=1"], "logit_bias of #999 must be for an id from 0 to 256"),
-        (
-            ["--beams", "2", "--max-new-tokens", "14"],
-            "with beams, the prompt's tokens (3) and max_new_tokens (14) must fit into the context (16) together; give "
-            "a --max-new-tokens of at most 13",
-        ),
-    ],
-)
-def test_wrong_settings_are_reported_before_the_prompt_is_printed(run: Any, arguments: list[str], message: str) -> None:
-    save_model("one")
-    result = run("generate", "abc", *SHORT, *arguments)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"minigpt: {message}")
-
-
-@pytest.mark.parametrize(
     ("script", "redirected", "expected"),
     [
         ("print(ascii(input()))", "< latin1.txt", "'caf\\udce9'\n"),

@@ -238,36 +238,6 @@ def test_a_merged_adapter_can_be_adapted_again_and_an_unmerged_one_not(
     assert again.exit_code == 0, again.output
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--from", "fox", "--lora", "--lora-rank", "0"], "lora_rank (0) must be at least 1"),
-        (["--from", "fox", "--lora", "--lora-rank", "17"], "lora_rank (17) must be at most the model's width (16)"),
-        (["--from", "fox", "--lora", "--lora-targets", "c_attn"], "lora_targets ('c_attn') must be all, or some of"),
-        (["--from", "fox", "--lora", "--lora-alpha", "0"], "lora_alpha (0.0) must be above 0"),
-        (["--from", "fox", "--lora-rank", "4"], "lora_rank (4) needs --lora"),
-        (["--lora"], "lora needs --from"),
-        (["--freeze", "1"], "freeze needs --from"),
-        (["--from", "fox", "--freeze", "1"], "freeze (1) must be below the model's number of blocks (1)"),
-        (["--from", "fox", "--lora-embedding"], "lora_embedding (True) needs --lora"),
-        (
-            ["--from", "fox", "--lora", "--lora-embedding", "--freeze", "1"],
-            "lora_embedding (on) cannot be combined with",
-        ),
-        (["--from", "fox", "--lora", "--sharding", "on"], "lora cannot be combined with sharding (on)"),
-    ],
-)
-def test_settings_that_cannot_be_are_one_line_and_nothing_is_written(
-    base: None, run: Run, options: list[str], message: str
-) -> None:
-    before = sorted(Path("checkpoints").rglob("*"))
-    refused = run("train", "letters.txt", "--steps", "3", *options)
-    assert refused.exit_code == 1
-    (line,) = [line for line in refused.stderr.splitlines() if line.startswith("minigpt:")]
-    assert message in line
-    assert sorted(Path("checkpoints").rglob("*")) == before
-
-
 def test_a_base_model_that_is_missing_or_has_changed_is_one_line(letters: None, run: Run) -> None:
     weights = FOX / "model.safetensors"
     run("train", "fox.txt", "--resume", "--name", "fox", "--steps", "12")

@@ -220,9 +220,3 @@ def test_a_name_with_control_characters_is_refused(run: Any, name: str) -> None:
     assert refused.exit_code == 1
     assert "without slashes, newlines and control characters" in refused.stderr
     assert refused.stderr.count("\n") == 1
-
-
-def test_a_name_that_is_too_long_is_refused_by_the_plan(run: Any, tiny: list[str]) -> None:
-    refused = run("train", "fox.txt", *tiny, "--plan", "--name", "x" * 300)
-    assert refused.exit_code == 1
-    assert refused.stderr == "minigpt: name ('xxxxxxxxxxxxxxxxxxxx' …) has 300 bytes; it must have at most 200\n"

@@ -312,50 +312,6 @@ def test_every_text_format_trains_even_with_thirty_bytes(run: Any, here: Path, n
     assert (here / "checkpoints/tiny/model.safetensors").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "no text to train on"),
-        (["fox.txt", "--plan", "--resume"], "--plan cannot be combined with --resume"),
-        (["missing.txt"], "missing.txt"),
-        (["empty.txt"], "empty"),
-        (["latin.txt"], "byte 3"),
-        (["fox.txt", "--preset", "huge"], "preset ('huge') must be one of gpt2, "),
-        (["fox.txt", "--tokenizer", "words"], "words"),
-        (["fox.txt", "--steps", "5", "--minutes", "1"], "steps cannot be combined with minutes"),
-        (["fox.txt", "--steps", "0"], "steps (0) must be at least 1"),
-        (["fox.txt", "--dropout", "1.5"], "dropout (1.5) must be below 1"),
-        (["fox.txt", "--n-embd", "30", "--n-head", "4"], "n_embd (30) must be divisible by n_head (4)"),
-        (["fox.txt", "--device", "cuda:77"], "device ('cuda:77') is not on this machine"),
-        (["fox.txt", "--device", "tpu"], "device ('tpu') must be"),
-        (["fox.txt", "--from", "nothing"], "no model 'nothing'"),
-        (["--resume", "--name", "nothing"], "there is no run 'nothing' in checkpoints"),
-        (["--resume"], "there is no run in checkpoints to resume"),
-        (["fox.txt", "--validation-fraction", "2"], "validation_fraction (2.0) must be at most 0.5"),
-        (["fox.txt", "--epochs", "inf"], "epochs (inf) must be a finite number"),
-        (
-            ["fox.txt", "--batch-size", "5", "--batch-tokens", "70"],
-            "batch_size (5) cannot be combined with batch_tokens (70)",
-        ),
-        (["fox.txt", "--name", "a/b"], "name ('a/b') must be a plain folder name in checkpoints"),
-        (["fox.txt", "--name", ".."], "name ('..') must be a plain folder name"),
-        (["fox.txt", "--name", ""], "name ('') must be a plain folder name"),
-    ],
-)
-def test_wrong_input_is_one_line_on_stderr_and_leaves_no_files(
-    run: Any, here: Path, arguments: list[str], message: str
-) -> None:
-    (here / "empty.txt").write_text("")
-    (here / "latin.txt").write_bytes("caf\xe9 au lait".encode("latin-1"))
-    result = run("train", *arguments)
-    assert result.exit_code == 1
-    assert message in result.stderr
-    assert result.stderr.startswith("minigpt: ")
-    assert len(result.stderr.splitlines()) == 1, result.stderr
-    assert result.stdout == ""
-    assert not (here / "checkpoints").exists()
-
-
 def test_a_folder_that_cannot_be_written_is_one_clear_line(run: Any, here: Path, tiny: list[str]) -> None:
     (here / "checkpoints").write_text("a file where the folder should be")
     result = run("train", "fox.txt", *tiny)
