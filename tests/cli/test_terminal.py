@@ -1,6 +1,5 @@
 """What commands write to a terminal: nothing in a file, a record or a name can send it an escape sequence."""
 
-import ast
 import json
 import os
 import re
@@ -14,7 +13,6 @@ import pytest
 from builders import finished_run
 from typer.testing import CliRunner
 
-import minigpt.cli
 from minigpt.cli.app import app
 from minigpt.cli.render.console import console, facts
 from minigpt.cli.render.terminal import write
@@ -167,31 +165,6 @@ def test_an_error_and_a_note_are_one_line_each(monkeypatch: pytest.MonkeyPatch, 
 def test_a_result_reaches_a_pipe_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     write("a\x1b[31m\u202e")
     assert capsys.readouterr().out == "a\x1b[31m\u202e\n"
-
-
-def outputs(source: str) -> list[str]:
-    """What in a module would write to the terminal by another way than ours."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.Call(func=ast.Name(id=("print" | "Console" | "Progress") as called)):
-                found.append(called)
-            case ast.Call(func=ast.Attribute(attr=("from_markup" | "secho" | "echo") as called)):
-                found.append(called)
-            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="stdout" | "stderr"), attr="write")):
-                found.append("write")
-    return found
-
-
-def test_everything_is_printed_in_two_modules() -> None:
-    """Later code has no other way to the terminal than the functions that make control characters visible."""
-    folder = Path(minigpt.cli.__file__).parent
-    found = {str(path.relative_to(folder)): outputs(path.read_text(encoding="utf-8")) for path in folder.rglob("*.py")}
-    assert found.pop("render/terminal.py") == ["print", "print"]
-    assert found.pop("render/console.py") == ["Progress"]
-    assert found.pop("corpus.py") == ["Progress"]  # on that console
-    assert {name: calls for name, calls in found.items() if calls} == {}
-    assert outputs("from rich.console import Console\nConsole()") == ["Console"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse names that are not UTF-8")

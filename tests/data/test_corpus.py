@@ -67,7 +67,7 @@ PIECES = [*" \n\t\r'!1aé中\u00a0\u2028\u0085\x1c", " the", "'s", "   ", "\n\n"
 
 
 @given(st.lists(st.sampled_from(PIECES)).map("".join), st.integers(1, 30), st.integers(1, 30))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_no_token_depends_on_where_blocks_and_chunks_end(tmp_path_factory, text, block, chunk):
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "a.txt").write_bytes(("x" + text).encode())
@@ -104,7 +104,7 @@ def test_a_vocabulary_of_more_than_65536_tokens_is_stored_completely(build):
     st.integers(1, 40),
     st.sampled_from([None, 0.0, 0.1, 0.5, 0.9]),
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 def test_the_two_parts_make_up_the_text_and_never_overlap(tmp_path_factory, text, copies, block, fraction):
     folder = tmp_path_factory.mktemp("corpus")
     documents = [f"{number}:{text}" for number in range(copies)]
@@ -176,7 +176,7 @@ def test_a_tenth_is_held_out_but_at_most_two_megabytes(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["ab", "abcdefgh", "To be, or not to be: that is\n", STORY[:1024], "a\n" * 3])
-@pytest.mark.parametrize("tokenizer", ["bytes", "chars", "bpe:300"])
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
 def test_a_tiny_text_has_tokens_in_both_parts_or_nothing_held_out(build, text, tokenizer):
     corpus = build(text, tokenizer=tokenizer)
     assert len(corpus.train) >= 2
@@ -338,8 +338,7 @@ def test_a_cache_that_cannot_be_written_is_reported(build, tmp_path, monkeypatch
     assert list((tmp_path / "cache" / "corpora").iterdir()) == []
 
 
-@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300", "chars"])
-@pytest.mark.parametrize("changed", [STORY + "more", STORY.swapcase()])
+@pytest.mark.parametrize(("tokenizer", "changed"), [("bytes", STORY + "more"), ("bpe:300", STORY.swapcase())])
 def test_a_file_that_changes_during_a_build_is_reported_and_not_cached(tmp_path, changed, tokenizer):
     path = tmp_path / "a.txt"
     path.write_text(STORY)

@@ -161,18 +161,6 @@ def test_documents_are_held_out_of_several_shards_since_one_may_be_of_one_kind(t
     assert corpus.train_bytes == pytest.approx(corpus.mixture.stores[0].shard_bytes, rel=0.3)
 
 
-def test_more_documents_may_be_held_out_than_one_json_text_has_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = write_files(tmp_path, 100)[0]
-    file.path.write_text(END.join(f"{number} {number}" for number in range(4000)))
-    monkeypatch.setattr(bounded_reading, "_SMALL", 10)
-    monkeypatch.setattr(bounded_reading, "MAX_VALUES", 1000)
-    monkeypatch.setattr(store, "SHARD_BYTES", 100_000)
-    corpus = build(tmp_path / "cache", [file], validation_fraction=0.4)
-    assert len(documents_of(corpus.validation)) > 1000
-
-
 # The list of files and segments.
 
 

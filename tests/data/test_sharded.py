@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from minigpt.data.open_corpus import open_corpus
 from minigpt.data.sharded import order, segments, store
 from minigpt.data.sharded.first_shards import hold_out
-from minigpt.data.sharded.mixture import Deduplicator, Mixture
+from minigpt.data.sharded.mixture import Mixture
 from minigpt.data.sharded.order import BLOCK, MixtureOrder, shares
 from minigpt.data.sharded.segments import cut, documents
 from minigpt.data.sharded.sharded_corpus import ShardedCorpus
@@ -279,30 +279,6 @@ def test_which_copy_is_kept_does_not_depend_on_which_shard_is_there_first(tmp_pa
     assert contents(one.folder) == contents(other.folder)
 
 
-def test_processes_that_mark_the_same_duplicates_write_separate_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[set[str]] = []
-    replace = Path.replace
-
-    def recording(path: Path, target: Path) -> Path:
-        written[-1].add(path.name)
-        return replace(path, target)
-
-    mixture = mixture_of(tmp_path, write_text(tmp_path / "web.jsonl"), deduplicate=True)
-    tokenize(mixture, BYTES, number=1)  # which does not mark the duplicates
-    monkeypatch.setattr(Path, "replace", recording)
-    for process in (1, 2):
-        monkeypatch.setattr("os.getpid", lambda process=process: process)
-        written.append(set())
-        Deduplicator(mixture).advance()
-        for path in mixture.folder.glob("*.kept"):
-            path.unlink()
-    assert written[0]
-    assert len(written[0]) == len(written[1])
-    assert not written[0] & written[1]
-
-
 # The order.
 
 
@@ -362,27 +338,6 @@ def test_the_sequences_do_not_depend_on_how_far_the_text_is_tokenized(tmp_path: 
 
 def never() -> None:
     raise AssertionError("waited")
-
-
-def test_a_sequence_of_a_late_epoch_is_found_without_counting_the_earlier_ones_again(tmp_path: Path) -> None:
-    mixture = mixture_of(tmp_path, write_text(tmp_path / "web.jsonl"))
-    tokenize(mixture, BYTES)
-    (text,) = order_of(mixture).texts
-    text.refresh()
-    counts = [text._count(epoch, 32, 7, len(text._known), True)[0] for epoch in range(41)]
-    first = sum(int(each.sum()) for each in counts[:40])
-    expected = [(40, group, index) for group, count in enumerate(counts[40]) for index in range(count)]
-    counted = 0
-    count = text._counts
-
-    def counting(*arguments: Any) -> Any:
-        nonlocal counted
-        counted += 1
-        return count(*arguments)
-
-    text._counts = counting  # type: ignore[assignment]
-    assert [text.locate(first + number, 32, 7) for number in range(len(expected))] == expected
-    assert counted <= 41 + len(expected)
 
 
 def test_a_frozen_order_repeats_the_shards_that_are_there_and_never_waits(tmp_path: Path) -> None:
@@ -522,16 +477,6 @@ def test_held_out_documents_are_not_trained_on(built: tuple[Path, ShardedCorpus]
     group, _, _ = sequences._read_group(0, 0, 16, 0)
     stream = BYTES.decode(group.read(np.arange(group.size)).tolist()).split(END)
     assert not set(held_out) & set(stream)
-
-
-def test_batches_have_noise_and_bpe_dropout_as_of_any_corpus(built: tuple[Path, ShardedCorpus]) -> None:
-    _, corpus = built
-    inputs, targets = corpus.batch(0, 4, 16, 0)
-    assert (inputs[:, 1:] == targets[:, :-1]).all()
-    assert (corpus.batch(0, 4, 16, 0, rows=range(2, 4))[0] == inputs[2:]).all()
-    noisy, same = corpus.batch(0, 4, 16, 0, noise=0.5)
-    assert (same == targets).all()
-    assert (noisy != inputs).any()
 
 
 class FailingProcess:

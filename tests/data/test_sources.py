@@ -63,7 +63,7 @@ TEXT = st.lists(st.sampled_from([END, "<|", "endoftext|>", "<|endoftext|", "a", 
 
 
 @given(TEXT.map("".join), st.integers(1, 20), st.booleans())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_documents_do_not_depend_on_where_the_blocks_of_a_file_end(tmp_path_factory, text, block, zipped):
     path = tmp_path_factory.mktemp("text") / "text.txt"
     path.write_bytes(gzip.compress(("x" + text).encode()) if zipped else ("x" + text).encode())

@@ -102,8 +102,8 @@ def fuzzed(count: int) -> list[str]:
 @pytest.mark.parametrize("name", ["bytes", "chars", "bpe:400", "gpt2"])
 def test_the_tokenizer_in_the_page_gives_the_same_ids_for_fuzzed_texts(name: str, tmp_path: Path) -> None:
     tokenizer = tokenizer_of(name)
-    texts = fuzzed(10_000)
-    assert len(set(texts)) > 8000
+    texts = fuzzed(3000)
+    assert len(set(texts)) > 2400
     model = new_model(vocab_size=tokenizer.vocab_size, n_embd=4, n_layer=1)
     answer = runners.page_in_node(page_of(tmp_path, model, tokenizer), model.config, [0], texts=texts)
     different = [text for text, ids in zip(texts, answer.text_ids, strict=True) if ids != tokenizer.encode(text)]

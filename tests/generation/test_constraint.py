@@ -31,10 +31,6 @@ TEXT = "朝起きると窓の外は雨だった。Ein Wörterbuch über Bäume, 
 BYTES = Tokenizer.named("bytes")
 TOKENIZERS = {"bytes": BYTES, "bpe": Tokenizer.train([TEXT], "bpe:300"), "chars": Tokenizer.train([TEXT], "chars")}
 needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
-every_engine = pytest.mark.parametrize(
-    "kind",
-    ["torch", "graph", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)],
-)
 SAMPLERS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
     "all": {"temperature": 1.5, "top_p": 1.0},
@@ -73,8 +69,14 @@ def written(engine: Engine, tokenizer: Tokenizer, prompts: list[str], **changes:
     return texts
 
 
-@every_engine
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("torch", name) for name in TOKENIZERS),
+        ("graph", "bytes"),
+        *(pytest.param(kind, "bpe", marks=needs_native) for kind in ("native", "int8")),
+    ],
+)
 def test_an_untrained_model_writes_no_replacement_character(kind: str, name: str) -> None:
     tokenizer = TOKENIZERS[name]
     engine = engine_of(kind, untrained(tokenizer))
@@ -85,10 +87,8 @@ def test_an_untrained_model_writes_no_replacement_character(kind: str, name: str
     assert REPLACEMENT in invalid[0]  # it would write some
 
 
-@every_engine
-def test_beams_are_utf8(kind: str) -> None:
-    engine = engine_of(kind, untrained(BYTES))
-    texts = written(engine, BYTES, ["é", "a "], beams=6, samples=4, max_new_tokens=50)
+def test_beams_are_utf8() -> None:
+    texts = written(TorchEngine(untrained(BYTES)), BYTES, ["é", "a "], beams=6, samples=4, max_new_tokens=50)
     assert len(set(texts)) > 2
     assert not any(REPLACEMENT in text for text in texts)
 
@@ -101,7 +101,7 @@ class AlwaysDraft(SpeedupMonitor):
         pass
 
 
-@pytest.mark.parametrize("sampler", ["greedy", "all", "top-p", "penalties"])
+@pytest.mark.parametrize("sampler", ["greedy", "penalties"])
 def test_speculation_is_utf8_and_changes_no_token(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "SpeedupMonitor", AlwaysDraft)
     tokenizer = TOKENIZERS["bpe"]
@@ -178,10 +178,10 @@ def english() -> GPT:
     return model.eval()
 
 
-@pytest.mark.parametrize("sampler", [{}, {"temperature": 0}, {"temperature": 0.7, "top_p": 0.9, "min_p": 0.01}])
+@pytest.mark.parametrize("sampler", [{"temperature": 0}, {"temperature": 0.7, "top_p": 0.9, "min_p": 0.01}])
 def test_a_model_that_writes_valid_text_writes_the_same_text_as_without(english: GPT, sampler: dict[str, Any]) -> None:
     engine = TorchEngine(english)
-    for seed in range(4):
+    for seed in range(2):
         ours = written(engine, BYTES, ["the ", "qu"], seed=seed, **sampler)
         assert ours == written(engine, BYTES, ["the ", "qu"], seed=seed, allow_invalid_utf8=True, **sampler)
 

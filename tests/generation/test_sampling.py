@@ -179,13 +179,12 @@ def draw_in_c(choices: Sampler, logits: Tensor, numbers: list[float]) -> list[in
 
 @needs_c
 @pytest.mark.parametrize("changes", TRUNCATIONS)
-@pytest.mark.parametrize("v", [1, 5, 64, 2003, 50_257])
-@pytest.mark.parametrize("temperature", [0.8, 1.7, 50.0])
+@pytest.mark.parametrize(("v", "temperature"), [(1, 0.8), (64, 50.0), (2003, 0.8), (50_257, 0.8)])
 def test_the_c_code_draws_what_pytorch_draws(changes: dict[str, Any], v: int, temperature: float) -> None:
-    n = 40
+    n = 20
     logits, numbers = random_logits(v, n, v), torch.rand(n, generator=torch.Generator().manual_seed(v)).tolist()
     logits[:, ::3] = logits[:, ::3].bfloat16().float()  # some are equal
-    logits[:10, 4:20] = -math.inf
+    logits[:5, 4:20] = -math.inf
     choices = sampler(temperature=temperature, **changes)
     drawn = draw_in_c(choices, logits, numbers)
     tolerance = 1e-4 if temperature > 10 else 1e-5  # of tokens that are nearly as likely, the order may differ

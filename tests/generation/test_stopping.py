@@ -39,7 +39,7 @@ texts = st.lists(
 stop_strings = st.lists(st.text("ab.\n ", min_size=1, max_size=3), max_size=3).map(tuple)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(
     text=texts, stops=stop_strings, until=st.sampled_from(UNTILS), at=st.lists(st.integers(0, 99), max_size=8),
     before=texts,

@@ -80,7 +80,7 @@ def test_only_the_model_is_evaluated_on_the_whole_held_out_text(here: Path) -> N
     assert taught.validation_tokens <= 48  # whole windows of 16 tokens
 
 
-@pytest.mark.parametrize("stops", [(1,), (TEACHER_STEPS,), (TEACHER_STEPS + 1,), (2, 3, TEACHER_STEPS + 4)])
+@pytest.mark.parametrize("stops", [(TEACHER_STEPS,), (2, 3, TEACHER_STEPS + 4)])
 def test_a_run_that_is_stopped_and_resumed_in_either_phase_equals_an_uninterrupted_one(
     here: Path, stops: tuple[int, ...]
 ) -> None:

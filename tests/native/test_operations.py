@@ -15,7 +15,6 @@ from minigpt import GPT, GPTConfig
 from minigpt.model import attention
 from minigpt.model.attention import causal_mask
 from minigpt.model.fused import LayerNorm, Linear, add, causal_attention, causal_softmax, gelu
-from minigpt.model.kv_cache import KVCache
 from minigpt.native import compiled, operations, weight_updates
 from minigpt.native.linear import linear, linear_fits, linear_gradients
 from minigpt.training.loss import LossModel, SoftTargets, head_plan, next_token_loss, overwrite_with_gradient
@@ -155,14 +154,6 @@ def test_the_sum_of_float32_and_bfloat16_is_that_of_pytorch(shape: tuple[int, ..
     assert torch.equal(y.grad, gradient.bfloat16())
 
 
-def test_other_sums_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "add", None)
-    x, y = numbers(3, 40, dtype=torch.float32), numbers(3, 40)
-    assert torch.equal(add(y, x), y + x)
-    assert torch.equal(add(x, y[:1]), x + y[:1])
-    assert torch.equal(add(x.double(), y), x.double() + y)
-
-
 def linear_gradients_of(layer: Linear, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
     """The result of a layer under autocast, and the gradients of its input, weight and bias, as float64."""
     x = x.clone().requires_grad_()
@@ -208,26 +199,6 @@ def test_a_frozen_linear_layer_gives_only_the_gradient_of_its_input_and_does_not
     assert layer.weight.grad is not None
     assert layer.bias.grad is not None
     torch.testing.assert_close(layer.bias.grad, torch.full((32,), 96.0))
-
-
-@pytest.mark.parametrize("width", [32, 128])
-def test_inputs_of_another_width_are_an_error(width: int) -> None:
-    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(RuntimeError):
-        Linear(64, 32)(numbers(32, width))
-
-
-def test_few_inputs_of_many_weights_have_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not operations.are_tiled():
-        pytest.skip("this instruction set has no tiles")
-    used = []
-    functions = types.SimpleNamespace(
-        minigpt_linear_buffer=lambda *arguments: 0, minigpt_linear=lambda *arguments: used.append(arguments[-1])
-    )
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    monkeypatch.setattr(operations, "loaded", lambda: functions)
-    for rows, out in ((32, 1024), (32, 32), (2048, 32)):
-        linear(numbers(rows, 64), torch.zeros(out, 64), torch.zeros(out))
-    assert used == [4, 1, 4]
 
 
 @pytest.mark.parametrize("shape", [(2, 96, 64), (3, 32, 192), (1, 64, 64)])
@@ -411,19 +382,6 @@ def test_orthogonalization_is_that_of_the_polynomials_one_after_the_other(
     assert (found - exact).norm() <= 1e-4 * exact.norm()
 
 
-@pytest.mark.usefixtures("float32_in_c")
-def test_orthogonalization_of_few_matrices_with_many_threads_or_of_large_ones_is_pytorchs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In C, each matrix has one thread and its own memory."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    assert weight_updates.orthogonalization_fits(numbers(4, 9, 6, dtype=torch.float32))
-    assert not weight_updates.orthogonalization_fits(numbers(3, 9, 6, dtype=torch.float32))
-    assert weight_updates.orthogonalization_fits(torch.empty(4, 1024, 1025))
-    assert not weight_updates.orthogonalization_fits(torch.empty(4, 1025, 1025))
-    assert not weight_updates.orthogonalization_fits(numbers(4, 9, 6))
-
-
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("with_teacher", [False, True])
 @pytest.mark.parametrize("size", [(24, 96), (32, 128)], ids=["odd", "whole-tiles"])
@@ -475,22 +433,6 @@ def test_only_bfloat16_and_float32_on_a_cpu_use_the_c_code(dtype: torch.dtype, m
     assert head_plan("cpu", dtype, 65).gradient is overwrite_with_gradient
 
 
-@pytest.mark.parametrize("name", ["plain", "neon-dotprod"])
-def test_without_fused_products_float32_is_left_to_pytorch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "selected", lambda library: name)
-    assert not operations.fits(numbers(2, dtype=torch.float32))
-    assert not weight_updates.orthogonalization_fits(numbers(2, 3, 4, dtype=torch.float32))
-    assert head_plan("cpu", torch.float32, 65).gradient is overwrite_with_gradient
-    assert operations.fits(numbers(2))
-
-
-@pytest.mark.usefixtures("float32_in_c")
-def test_attention_in_float32_fits_heads_of_a_multiple_of_16_and_up_to_1024_positions() -> None:
-    assert operations.attention_fits(numbers(1, 1024, 3 * 32, dtype=torch.float32), 2)
-    assert not operations.attention_fits(numbers(1, 1025, 3 * 32, dtype=torch.float32), 2)
-    assert not operations.attention_fits(numbers(1, 4, 3 * 32, dtype=torch.float32), 4)
-
-
 @pytest.mark.usefixtures("float32_in_c")
 def test_attention_in_bfloat16_is_computed_in_c_over_up_to_128_positions_and_with_tiles_over_1024() -> None:
     assert operations.attention_fits(numbers(1, 128, 3 * 32), 2)
@@ -502,11 +444,6 @@ def test_attention_in_bfloat16_is_computed_in_c_over_up_to_128_positions_and_wit
     found, exact = module(x), module.double()(x.double())
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.double(), exact, rtol=2**-6, atol=2e-3)
-
-
-def test_without_fused_products_attention_in_bfloat16_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "selected", lambda library: "plain")
-    assert not operations.attention_fits(numbers(1, 4, 3 * 32), 2)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch batches its own attention in a loop
@@ -524,31 +461,6 @@ def test_the_transforms_of_torch_func_leave_a_model_to_pytorch() -> None:
         loss(parameters, row).backward()
         for name, parameter in parameters.items():
             torch.testing.assert_close(found[name][number], parameter.grad, rtol=1e-3, atol=1e-6)
-
-
-def test_long_sequences_and_exact_gelu_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, short, long = numbers(3, 5), numbers(1, 1, 512, 8), numbers(1, 1, 513, 8)
-    calls = []
-    monkeypatch.setattr(attention, "causal_softmax", lambda scores, scale: calls.append(scores.shape) or scores)
-    monkeypatch.setattr(operations, "gelu", pytest.fail)
-    assert torch.equal(gelu(x, "none"), F.gelu(x))
-    for query in (short, long):
-        attention.attend_causally(query, query, query, causal_mask(513))
-    assert calls == [(1, 1, 512, 512)]
-
-
-@pytest.mark.usefixtures("float32_in_c")
-def test_attention_with_a_cache_or_of_the_last_position_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is that of few queries."""
-    module = model().blocks[0].attention.eval()
-    x, calls = numbers(1, 24, 96, dtype=torch.float32), []
-    expected = module(x)
-    monkeypatch.setattr(attention, "causal_attention", lambda *given: calls.append(given) or causal_attention(*given))
-    torch.testing.assert_close(module(x, last_only=True), expected[:, -1:])
-    torch.testing.assert_close(module(x, KVCache(model().config, 1).layers[0]), expected)
-    assert not calls
-    assert torch.equal(module(x), expected)
-    assert len(calls) == 1
 
 
 def test_another_default_dtype_changes_nothing() -> None:

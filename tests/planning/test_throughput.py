@@ -171,13 +171,6 @@ def test_a_model_too_large_for_the_memory_is_measured_with_the_layers_that_fit()
     assert scale == model.flops_per_token(64) / small.flops_per_token(64)
 
 
-def test_the_causal_mask_counts_in_the_memory_of_a_measured_step() -> None:
-    model, config = PRESETS["nano"].replace(n_positions=30_000), TrainConfig(steps=1, context_length=64, batch_size=1)
-    free = state_bytes(model, config.optimizer) + model.mask_bytes
-    small, _, _ = throughput._affordable(model, config, 1e18, free, on_cpu=True)
-    assert small.n_layer < model.n_layer
-
-
 def test_the_time_of_the_gradients_scales_with_arithmetic_and_that_of_the_update_with_layers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -211,24 +204,3 @@ def test_running_out_of_memory_while_measuring_is_one_sentence(monkeypatch: pyte
     message = r"width 8 \(n_embd\) needs more memory than cpu has, .* shorter --context-length" if ours else "^a bug$"
     with pytest.raises(TrainingError if ours else RuntimeError, match=message):
         seconds_per_step(TINY, config, CPU)
-
-
-def test_the_first_step_on_cuda_which_loads_the_kernels_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    took = iter([5.0, 0.1, 0.2, 0.1, 0.1])
-
-    class Fake:
-        def __init__(self, *_: object) -> None:
-            pass
-
-        def to(self, _: torch.device) -> "Fake":
-            return self
-
-        def timed_step(self, _step: int, _wait: object) -> tuple[float, float]:
-            return next(took), 0.0
-
-    monkeypatch.setattr(throughput, "GPT", Fake)
-    monkeypatch.setattr(throughput, "TrainStep", Fake)
-    timed = throughput._timed_steps(
-        GPTConfig(), TrainConfig(steps=1), CUDA, torch.bfloat16, throughput._RandomTokens(50), 0.3
-    )
-    assert timed == [(0.1, 0.0), (0.2, 0.0)]
