@@ -1,6 +1,5 @@
 """The arithmetic of the benchmarks, and their use of minigpt; no peer is needed."""
 
-import argparse
 import importlib
 import json
 import math
@@ -16,10 +15,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import new_model
 
-from minigpt import GPT, GPTConfig, Tokenizer, evaluate
-from minigpt.storage.checkpoint import save_checkpoint
+from minigpt import GPT, GPTConfig, evaluate
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 NAMES = [path.stem for path in BENCHMARKS.glob("*.py")]
@@ -100,40 +97,6 @@ def test_a_dry_run_of_the_gpu_benchmark_runs_every_part(tmp_path: Path) -> None:
     assert "failed" not in done.stdout
 
 
-def test_a_failed_part_of_the_gpu_benchmark_is_a_row_and_the_rest_goes_on(
-    load: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    on_gpu, measuring = load("on_gpu"), load("measuring")
-    limits: dict[str, float] = {}
-
-    def worker(command: list[str], _threads: int, limit: float) -> str:
-        job = json.loads(command[-1])
-        limits[job["part"]] = limit
-        if job["part"] == "training":
-            printed = json.dumps({"optimizer": "adamw", "compiled": False, "tokens_per_second": 123456.0, "mfu": 0.4})
-            raise measuring.WorkerError("stopped at its limit of 9 s", f'a library prints\n{printed}\n{{"cut off')
-        if job["part"] == "decoding-124M":
-            figures = {"tokens_per_second": 70.0, "bytes_per_second": 3.5e12}
-            return json.dumps({"model": "124M", "engine": "CUDA graphs", **figures})
-        return json.dumps({"case": "memory", "read": 4e12, "copy": 5e12, "bandwidth": 5e12, "data_sheet": 4e12})
-
-    monkeypatch.setattr(on_gpu, "run_worker", worker)
-    parts = ["limits", "training", "decoding-124M"]
-    monkeypatch.setattr(sys, "argv", ["on_gpu.py", "--device", "cpu", "--dry-run", "--parts", *parts])
-    assert on_gpu.main() == 1
-    printed = capsys.readouterr().out
-    assert "| off | adamw | – | – | torch's choice | 123,456 | 40.0% | 26 | – | – |  |" in printed
-    assert (
-        "| – | what is missing above | – | – | torch's choice | – | – | – | – | – | **failed**: stopped at" in printed
-    )
-    assert "| 124M | CUDA graphs | 70.0 | 70.0 | 87.5 | – |  |" in printed
-    # A part gets what earlier parts left, but never the seconds of later ones.
-    seconds = {name: part.seconds for name, part in on_gpu.PARTS.items()}
-    assert on_gpu.LIMIT == sum(seconds.values()) < 600
-    assert limits["limits"] == pytest.approx(on_gpu.LIMIT - seconds["training"] - seconds["decoding-124M"], abs=5)
-    assert limits["decoding-124M"] == pytest.approx(on_gpu.LIMIT, abs=5)
-
-
 def test_nanogpts_learning_rate_warms_up_and_ends_at_a_tenth_of_its_peak(load: Any) -> None:
     peers = load("peers")
     rates = [peers.nanogpt_rate(step, peak=1e-3, steps=2000) for step in range(2001)]
@@ -141,32 +104,6 @@ def test_nanogpts_learning_rate_warms_up_and_ends_at_a_tenth_of_its_peak(load: A
     assert max(rates) == rates[100] == pytest.approx(1e-3)
     assert rates[1050] == pytest.approx(5.5e-4)  # half of the cosine
     assert rates[2000] == pytest.approx(1e-4)
-
-
-def test_nanogpts_schedule_ends_with_its_minutes_at_any_speed(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    peers, made = load("peers"), []
-
-    class Clocked:
-        """Takes 0.1 s per step, and half of that after 300 steps."""
-
-        def __init__(self, job: dict[str, Any], steps: int) -> None:
-            self.steps, self.taken = steps, 0
-            made.append(self)
-
-        def take(self, steps: int) -> float:
-            self.taken += steps
-            return 0.1 * steps if self.taken <= 300 else 0.05 * steps
-
-        def nats(self, path: str) -> float:
-            return 1.0 / self.taken
-
-    monkeypatch.setattr(peers, "NanoGPT", Clocked)
-    curve = peers.nanogpt_curve_within({"seconds": 60.0, "validation": ""})
-    trial, run = made
-    assert trial.taken == pytest.approx(3 + 60, abs=1)  # a tenth of the minute
-    assert run.taken == pytest.approx(900, abs=10)  # 30 s for 300 steps, and 30 s for 600
-    assert run.steps == pytest.approx(run.taken, abs=10)  # so the cosine is at its end
-    assert [seconds for _, seconds, _ in curve] == pytest.approx([15, 30, 45, 60], abs=1)
 
 
 def test_nanogpt_is_evaluated_on_the_same_windows_as_minigpt(load: Any) -> None:
@@ -231,33 +168,6 @@ def test_speed_is_compared_with_the_best_peer_of_the_same_round(load: Any) -> No
 
 
 # The benchmark beside other programs.
-
-
-def test_the_benchmark_measures_training_and_generation_at_every_load(
-    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    busy, measuring = load("busy"), load("measuring")
-    model = new_model(vocab_size=50257, n_positions=520, n_embd=8, n_layer=1, n_head=2)
-    save_checkpoint(tmp_path / "models" / "model", model, Tokenizer.named("gpt2"))
-    monkeypatch.setattr(busy, "TRAINING", {"recipe": tiny(measuring)})
-    monkeypatch.setattr(busy, "run_job", lambda _script, job, _threads, _limit: busy.work(job))
-    monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: False)
-    engines = ["minigpt", "minigpt-minutes", "minigpt-minutes-bf16", "minigpt-float32"]
-    arguments = ["--cases", "recipe", "float32", "--engines", *engines]
-    arguments += ["--loads", "0", "1", "--rounds", "1", "--seconds", "0.01", "--threads", str(torch.get_num_threads())]
-    files = ["--models", str(tmp_path / "models"), "--json", str(tmp_path / "raw.json")]
-    monkeypatch.setattr(sys, "argv", ["busy.py", *arguments, *files])
-    busy.main()
-    results = json.loads((tmp_path / "raw.json").read_text())["results"]
-    assert [(result["engine"], result["load"]) for result in results] == [
-        *[("minigpt-minutes", 0), ("minigpt", 0), ("minigpt-minutes", 1), ("minigpt", 1)],
-        *[("minigpt-float32", 0), ("minigpt-float32", 1)],
-    ]
-    assert all(result["tokens_per_second"] > 0 for result in results)
-    assert all(result["prompt_tokens_per_second"] > 0 for result in results if result["case"] == "float32")
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| minigpt")]
-    assert len(rows) == 4  # training, generation and the prompt
-    assert {row.count("|") for row in rows} == {5}
 
 
 def test_the_share_of_the_quiet_speed_is_that_of_the_same_round(load: Any) -> None:
@@ -350,24 +260,3 @@ def test_the_median_of_an_even_number_of_times_is_between_the_middle_two(load: A
     assert quantile([0.03, 0.01, 0.02], 0.5) == pytest.approx(20)
     assert quantile([0.01], 0.95) == pytest.approx(10)
     assert quantile([], 0.5) == 0
-
-
-def test_importing_is_compared_with_reading_by_the_medians_of_the_table(
-    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    importing = load("importing")
-    processor = {"read": iter([0.1, 0.4, 0.5]), "import": iter([0.2, 0.8, 0.9]), "map": iter([0.1, 0.2, 0.3])}
-
-    def run_job(_script: str, job: dict[str, Any], _threads: int) -> dict[str, Any]:
-        return {"bytes": 100} | (
-            {} if job["task"] == "write" else {"processor": next(processor[job["task"]]), "seconds": 1.0}
-        )
-
-    monkeypatch.setattr(importing.measuring, "run_job", run_job)
-    options = argparse.Namespace(forms=["model.safetensors"], repeats=3, threads=1, shape="gpt2")
-    rows, _ = importing.measure(tmp_path, options)
-    assert [row[1:4] for row in rows] == [
-        ["read", "0.40 (0.10–0.50)", "1.00"],
-        ["import", "0.80 (0.20–0.90)", "2.00"],
-        ["map", "0.20 (0.10–0.30)", "0.50"],
-    ]

@@ -87,12 +87,6 @@ def test_a_trained_embedding_is_that_of_the_merged_model(base: None, run: Run, d
     assert not after[name].equal(before[name])
 
 
-def test_the_base_model_is_not_changed(base: None, run: Run) -> None:
-    before = (FOX / "model.safetensors").read_bytes()
-    run("train", *LORA)
-    assert (FOX / "model.safetensors").read_bytes() == before
-
-
 def kept(directory: Path) -> dict[str, Any]:
     tensors = {
         f"{name}: {key}": value.flatten().tolist()
@@ -160,20 +154,6 @@ def test_the_adapter_cannot_change_on_resume(letters: None, run: Run, change: li
     assert refused.exit_code == 1
     assert "cannot change on --resume" in refused.stderr
     assert kept(LETTERS) == before
-
-
-def test_a_run_from_before_the_embedding_could_be_trained_is_resumed_without(base: None, run: Run) -> None:
-    options = [*LORA, "--no-lora-embedding"]
-    assert run("train", *options).exit_code == 0
-    record = json.loads((LETTERS / "training.json").read_text())
-    for settings in (record["training"], record["asked"]):
-        settings.pop("lora_embedding", None)
-    (LETTERS / "training.json").write_text(json.dumps(record))
-    same = ["--lora", "--no-lora-embedding"]
-    resumed = run("train", "--resume", "--name", "letters", "--steps", "9", *same)
-    assert resumed.exit_code == 0, resumed.output
-    refused = run("train", "--resume", "--name", "letters", "--steps", "12", "--lora", "--lora-embedding")
-    assert "lora_embedding (True) cannot change on --resume: checkpoints/letters has False" in refused.stderr
 
 
 def test_every_command_opens_the_run(letters: None, run: Run) -> None:
@@ -272,16 +252,6 @@ def test_a_base_that_was_imported_from_the_hub_under_another_name_is_found(base:
     shutil.rmtree(FOX)
     missing = run("generate", "the", "--model", "letters")
     assert "is an adapter of 'someone/gpt', which is not here; get it with `minigpt load-gpt2 " in missing.stderr
-
-
-def test_another_folder_with_the_name_of_an_imported_base_is_not_taken_for_it(base: None, run: Run) -> None:
-    mark_as_downloaded(FOX, "gpt2")
-    assert run("train", *LORA).exit_code == 0
-    assert config_of(LETTERS)["base_model_name_or_path"] == "gpt2"
-    Path("gpt2").mkdir()
-    Path("gpt2/notes.txt").write_text("a clone of the code of GPT-2")
-    done = run("generate", "the", "--model", "letters", "--max-new-tokens", "2")
-    assert done.exit_code == 0, done.output
 
 
 def test_an_adapter_of_a_model_with_another_scale_of_the_attention_names_its_import(base: None, run: Run) -> None:

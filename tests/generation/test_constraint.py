@@ -12,7 +12,6 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError
-from minigpt.generation import decoding
 from minigpt.generation.constraint import TextConstraint
 from minigpt.generation.decoding import Decoder
 from minigpt.generation.engines.cuda_graphs import GraphEngine
@@ -20,7 +19,7 @@ from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.sampling import Sampler
-from minigpt.generation.speculative import DraftModel, PromptLookup, SpeedupMonitor
+from minigpt.generation.speculative import DraftModel, PromptLookup
 from minigpt.generation.streaming import generate_pieces, generate_text
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
@@ -93,17 +92,8 @@ def test_beams_are_utf8() -> None:
     assert not any(REPLACEMENT in text for text in texts)
 
 
-class AlwaysDraft(SpeedupMonitor):
-    def should_draft(self) -> bool:
-        return True
-
-    def record(self, n_draft: int, n_tokens: int) -> None:
-        pass
-
-
 @pytest.mark.parametrize("sampler", ["greedy", "penalties"])
-def test_speculation_is_utf8_and_changes_no_token(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "SpeedupMonitor", AlwaysDraft)
+def test_speculation_is_utf8_and_changes_no_token(always_drafts: None, sampler: str) -> None:
     tokenizer = TOKENIZERS["bpe"]
     engine = TorchEngine(untrained(tokenizer).double())
     draft_model = TorchEngine(new_model(scale=8, seed=1, vocab_size=tokenizer.vocab_size, n_positions=64).double())

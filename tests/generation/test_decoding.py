@@ -73,33 +73,6 @@ def test_cached_generation_equals_the_plain_loop_even_beyond_the_context(prompt:
     assert torch.equal(cached, plain)
 
 
-@needs_native
-@pytest.mark.parametrize("temperature", [0, 1.0])
-@pytest.mark.parametrize(
-    ("shape", "length"),
-    [
-        ({"n_embd": 51, "n_head": 3, "vocab_size": 37}, 5),
-        ({"n_embd": 16, "n_head": 1, "vocab_size": 257}, 16),
-        ({"n_embd": 20, "n_head": 5, "vocab_size": 33, "n_positions": 1}, 3),
-        ({"n_embd": 6, "n_head": 2, "vocab_size": 16, "n_positions": 2}, 1),
-        ({"n_embd": 130, "n_head": 2, "vocab_size": 100, "n_positions": 40}, 33),
-        ({"n_embd": 1, "n_head": 1, "vocab_size": 2, "n_positions": 7, "n_layer": 1}, 9),
-    ],
-    ids=str,
-)
-def test_the_compiled_engine_generates_the_same_tokens_at_odd_shapes_beyond_the_context(
-    shape: dict[str, int], length: int, temperature: float
-) -> None:
-    model = small_model(**shape)
-    config = SamplingConfig(max_new_tokens=30, temperature=temperature, seed=3, top_p=1.0)
-    ids = torch.randint(shape["vocab_size"], (2, length), generator=torch.Generator().manual_seed(0))
-    plain = torch.stack(list(generate_uncached(model, ids, config)))
-    cached = torch.stack(list(generate(model, ids, config)))
-    compiled = torch.stack(list(generate(build("native", model), ids, config)))
-    assert torch.equal(cached, plain)
-    assert torch.equal(compiled, plain)
-
-
 @given(length=st.integers(1, 500), n_positions=st.integers(1, 64))
 def test_the_window_fits_the_context_moves_forward_and_keeps_half_of_it(length: int, n_positions: int) -> None:
     start = window_start(length, n_positions)
@@ -321,18 +294,6 @@ def test_nan_weights_are_named(kind: str, name: str, temperature: float) -> None
         f"the parameter {name} (1 of its {model.get_parameter(name).numel()} values are not finite)"
     )
     assert "\n" not in message
-
-
-def test_the_origin_of_nan_is_looked_for_in_the_text_that_has_it() -> None:
-    model = small_model()
-
-    def overflow(_module: object, arguments: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
-        return output.masked_fill((arguments[0] == 9)[..., None], math.inf)
-
-    model.token_embedding.register_forward_hook(overflow)
-    decoder = Decoder(TorchEngine(model), [[1, 2], [3, 4], [5, 9], [6, 9]], Sampler(SamplingConfig()))
-    with pytest.raises(GenerationError, match=r"the largest of row 2 is nan; .* are in the embedding, although"):
-        decoder.advance()
 
 
 # The caller's processors

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
-from minigpt.generation import decoding
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.healing import encode_prompt
-from minigpt.generation.speculative import PromptLookup, SpeedupMonitor
+from minigpt.generation.speculative import PromptLookup
 from minigpt.generation.streaming import Piece, generate_pieces
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
@@ -171,23 +170,12 @@ def test_beams_continue_a_healed_prompt(engine: Engine) -> None:
     assert text_of(found).startswith(NAMES)
 
 
-class AlwaysDraft(SpeedupMonitor):
-    def should_draft(self) -> bool:
-        return True
-
-    def record(self, n_draft: int, n_tokens: int) -> None:
-        pass
-
-
 @needs_native
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_speculation_changes_no_token_of_a_healed_prompt(
-    model: GPT, temperature: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_speculation_changes_no_token_of_a_healed_prompt(always_drafts: None, model: GPT, temperature: float) -> None:
     prompt = "class Area:\n    def area(self, width):\n        return self.width + width\n\n\nclass Area:\n    def "
     engine = NativeEngine(model, "none")
     plain = pieces(engine, [prompt], temperature=temperature)
-    monkeypatch.setattr(decoding, "SpeedupMonitor", AlwaysDraft)
     drafted = pieces(engine, [prompt], temperature=temperature, drafter=PromptLookup())
     assert [piece.token.id for piece in drafted] == [piece.token.id for piece in plain]
     assert text_of(drafted) == text_of(plain)

@@ -8,7 +8,6 @@ from builders import new_model
 from torch import Tensor
 
 from minigpt.config import SamplingConfig
-from minigpt.generation import decoding
 from minigpt.generation.decoding import Decoder, generate_uncached
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
@@ -41,21 +40,6 @@ def sharp_model(n_positions: int = 24, seed: int = 0, vocab_size: int = VOCABULA
 def build(kind: str, model: GPT) -> Engine:
     """Torch's in float64: its kernels round differently for one id and for several."""
     return TorchEngine(model.double()) if kind == "torch" else NativeEngine(model, "int8" if kind == "int8" else "none")
-
-
-class AlwaysDraft(SpeedupMonitor):
-    """As if drafting were always faster."""
-
-    def should_draft(self) -> bool:
-        return True
-
-    def record(self, n_draft: int, n_tokens: int) -> None:
-        pass
-
-
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "SpeedupMonitor", AlwaysDraft)
 
 
 class Oracle:
@@ -99,7 +83,7 @@ every_way = pytest.mark.parametrize(
 @every_way
 @pytest.mark.parametrize("keep_first", [0, 5])
 def test_draft_tokens_that_are_right_or_wrong_or_too_many_change_no_token(
-    always: None, kind: str, settings: dict[str, float], keep_first: int
+    always_drafts: None, kind: str, settings: dict[str, float], keep_first: int
 ) -> None:
     engine = build(kind, sharp_model())
     config = SamplingConfig(max_new_tokens=50, seed=1, **settings)  # type: ignore[arg-type]
@@ -116,7 +100,7 @@ def test_draft_tokens_that_are_right_or_wrong_or_too_many_change_no_token(
 @every_way
 @pytest.mark.parametrize("n_positions", [1, 24])
 def test_looking_up_repeated_text_changes_no_token(
-    always: None, kind: str, settings: dict[str, float], n_positions: int
+    always_drafts: None, kind: str, settings: dict[str, float], n_positions: int
 ) -> None:
     engine = build(kind, sharp_model(n_positions))
     config = SamplingConfig(max_new_tokens=60, seed=2, **settings)  # type: ignore[arg-type]
@@ -129,7 +113,7 @@ def test_looking_up_repeated_text_changes_no_token(
 @every_way
 @pytest.mark.parametrize(("draft_positions", "same"), [(24, True), (200, False), (10, False)])
 def test_a_draft_model_changes_no_token(
-    always: None, kind: str, settings: dict[str, float], draft_positions: int, same: bool
+    always_drafts: None, kind: str, settings: dict[str, float], draft_positions: int, same: bool
 ) -> None:
     engine = build(kind, sharp_model(seed=3))
     draft = build(kind, sharp_model(draft_positions, seed=3 if same else 4, scale=8 if same else 7.5))
@@ -143,15 +127,7 @@ def test_a_draft_model_changes_no_token(
         assert steps <= 60 - 15  # until the window slides; then the draft model sees less
 
 
-@every_way
-def test_a_draft_model_that_is_the_model_itself_is_always_right(always: None, settings: dict[str, float]) -> None:
-    engine, draft = (build("torch", sharp_model(100, seed=5)) for _ in range(2))
-    config = SamplingConfig(max_new_tokens=64, seed=4, temperature=settings["temperature"])  # type: ignore[arg-type]
-    _, steps = continued(engine, [1, 2, 3], config, DraftModel(draft, VOCABULARY))
-    assert steps == 1 + -(-63 // 8)  # the prompt, then seven draft tokens and one more in each step
-
-
-def test_two_texts_share_the_engine_of_a_draft_model(always: None) -> None:
+def test_two_texts_share_the_engine_of_a_draft_model(always_drafts: None) -> None:
     engine, draft = (build("torch", sharp_model(100, seed=5)) for _ in range(2))
     config, prompts = SamplingConfig(max_new_tokens=45, temperature=1.0, seed=4), [[1, 2, 3], [4, 5]]
     expected = [continued(engine, prompt, config)[0] for prompt in prompts]
@@ -162,33 +138,7 @@ def test_two_texts_share_the_engine_of_a_draft_model(always: None) -> None:
     assert [decoder.tokens[0] for decoder in decoders] == expected
 
 
-@pytest.mark.parametrize("kind_of_drafter", ["oracle", "draft"])
-def test_a_processor_may_continue_another_text_on_the_same_engine(always: None, kind_of_drafter: str) -> None:
-    drafters: dict[str, Drafter] = {
-        "oracle": Oracle([], None, 4), "draft": DraftModel(build("torch", sharp_model(60)), VOCABULARY),
-    }  # fmt: skip
-    engine, config = build("torch", sharp_model(60, seed=1)), SamplingConfig(max_new_tokens=20, temperature=1.0, seed=2)
-    expected = [continued(engine, prompt, config)[0] for prompt in ([1, 2, 3], [4] * 9)]
-    other = Decoder(engine, [[4] * 9], Sampler(config))
-    calls: list[int] = []
-
-    def continue_other(logits: Tensor, _history: Tensor, n_new: int) -> Tensor:
-        calls.append(n_new)
-        if len(calls) == 2:  # while the first draft is chosen or verified
-            other.advance()
-        return logits
-
-    sampler = Sampler(config, processors=[continue_other])
-    decoder = Decoder(engine, [[1, 2, 3]], sampler, drafter=drafters[kind_of_drafter])
-    decoder.advance()
-    decoder.advance()
-    for each in (other, decoder):
-        while each.n_new < 20:
-            each.advance()
-    assert [decoder.tokens[0], other.tokens[0]] == expected
-
-
-def test_accepted_draft_tokens_save_reads_of_the_model(always: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_draft_tokens_save_reads_of_the_model(always_drafts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted at the engine itself: a greedy text that repeats a phrase is read in a fraction of the steps."""
     engine, reads = build("torch", sharp_model(200, scale=3)), []
     read = TorchEngine.read
@@ -226,7 +176,7 @@ def test_lookup_finds_the_last_occurrence_of_the_longest_match() -> None:
 
 
 @pytest.mark.parametrize("kind", ["draft", "lookup"])
-def test_drawn_tokens_have_the_models_distribution_with_a_drafter_too(always: None, kind: str) -> None:
+def test_drawn_tokens_have_the_models_distribution_with_a_drafter_too(always_drafts: None, kind: str) -> None:
     """A chi-square test over all continuations of three tokens, from 300 seeds."""
     size, count, prompt = 3, 300, [0, 1, 2, 0, 1, 1, 0, 2, 2, 0]
     model, draft = (sharp_model(vocab_size=size, seed=seed, scale=3).double() for seed in (6, 7))
@@ -253,7 +203,7 @@ def test_drawn_tokens_have_the_models_distribution_with_a_drafter_too(always: No
 
 @every_way
 def test_a_stop_string_within_accepted_draft_tokens_ends_the_row_there(
-    always: None, settings: dict[str, float]
+    always_drafts: None, settings: dict[str, float]
 ) -> None:
     tokenizer, model = Tokenizer.named("bytes"), sharp_model(120, vocab_size=257, seed=8).double()
     config = SamplingConfig(max_new_tokens=60, seed=5, **settings)  # type: ignore[arg-type]
@@ -266,7 +216,7 @@ def test_a_stop_string_within_accepted_draft_tokens_ends_the_row_there(
         assert list(generate_pieces(TorchEngine(model), tokenizer, ["ab"], stopped, drafter=oracle)) == expected
 
 
-def test_drafting_happens_only_while_there_is_one_row(always: None) -> None:
+def test_drafting_happens_only_while_there_is_one_row(always_drafts: None) -> None:
     model = sharp_model(40).double()
     config = SamplingConfig(max_new_tokens=20, temperature=1.0, seed=6)
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
@@ -326,18 +276,6 @@ def test_drafting_pauses_while_it_is_slower_for_longer_each_time(first: float) -
     assert {len(stretch) for stretch in tries if stretch} == {8}
 
 
-def test_drafting_resumes_when_it_is_faster_again_and_pauses_become_short_again() -> None:
-    clock = Clock()
-    monitor = SpeedupMonitor(clock)
-    for _ in range(300):
-        clock.step(monitor, 7, 1, plain=0.01, drafting=0.013)
-    paid = [clock.step(monitor, 7, 6, plain=0.01, drafting=0.013) for _ in range(400)]
-    assert all(paid[-100:])
-    wanted = [clock.step(monitor, 7, 1, plain=0.01, drafting=0.013) for _ in range(60)]
-    pause = "".join("d" if one else "." for one in wanted).strip("d").split("d")[0]
-    assert len(pause) == 16
-
-
 # The caller's processors
 
 
@@ -345,7 +283,7 @@ def test_drafting_resumes_when_it_is_faster_again_and_pauses_become_short_again(
 @every_way
 @pytest.mark.parametrize("kind_of_drafter", ["lookup", "draft"])
 def test_drafting_changes_no_token_with_the_callers_processors(
-    always: None, kind: str, settings: dict[str, float], kind_of_drafter: str
+    always_drafts: None, kind: str, settings: dict[str, float], kind_of_drafter: str
 ) -> None:
     def no_token_twice_in_three(logits: Tensor, history: Tensor, n_new: int) -> Tensor:
         assert n_new <= history.shape[1]

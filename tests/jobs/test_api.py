@@ -316,28 +316,6 @@ def test_python_respects_a_containers_cpu_quota(here: Path, monkeypatch: pytest.
     assert environment.threads == 1
 
 
-def test_a_plan_for_several_processes_measures_with_the_threads_of_one(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured = set()
-
-    def seconds_per_step(*_: object, **__: object) -> float:
-        measured.add(torch.get_num_threads())
-        return 0.01
-
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("minigpt.threads.available_cores", lambda: 4)
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", seconds_per_step)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        minigpt.plan("fox.txt", devices=2, **SETTINGS)
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
-    assert measured == {2}
-
-
 # The display
 
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import ConfigError
-from minigpt.model.attention import CausalSelfAttention
 from minigpt.model.gpt import GPT, MLP
 from minigpt.model.kv_cache import KVCache
 
@@ -180,18 +179,6 @@ def test_more_tokens_than_positions_are_an_error_with_both_numbers() -> None:
         model.attention_weights(some_ids(1, 11))
 
 
-def test_an_interrupted_pass_leaves_no_trace_in_the_cache() -> None:
-    model, ids = double_model(), some_ids(1, 8)
-    cache = KVCache(CONFIG, 1, dtype=torch.float64)
-    model.features(ids[:, :3], cache)
-    interruption = model.blocks[1].mlp.register_forward_pre_hook(lambda *_: pytest.fail("interrupted"))
-    with pytest.raises(pytest.fail.Exception, match="interrupted"):
-        model.features(ids[:, 5:], cache)
-    interruption.remove()
-    assert cache.length == 3
-    torch.testing.assert_close(model.features(ids[:, 3:], cache), model.features(ids)[:, 3:], rtol=1e-9, atol=1e-10)
-
-
 # The traced forward pass
 
 
@@ -208,27 +195,6 @@ def test_the_traced_forward_pass_gives_the_logits_and_gradients_of_the_forward_p
     )
     for ours, theirs in zip(traced, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
-
-
-def test_every_stage_equals_the_output_of_its_module_in_the_forward_pass() -> None:
-    model, ids = double_model(), some_ids(2, 7)
-    outputs: dict[str, Tensor] = {}
-    for name, module in model.named_modules():
-        module.register_forward_hook(lambda _module, _inputs, output, name=name: outputs.update({name: output}))
-    expected = {"logits": model(ids), "embedding": outputs["embedding_dropout"], "final_norm": outputs["final_norm"]}
-    for layer in range(3):
-        for name in ("attention_norm", "attention", "mlp_norm", "mlp"):
-            expected[f"{layer} {name}"] = outputs[f"blocks.{layer}.{name}"]
-        before = expected["embedding"] if layer == 0 else expected[f"{layer - 1} mlp_residual"]
-        expected[f"{layer} attention_residual"] = before + expected[f"{layer} attention"]
-        expected[f"{layer} mlp_residual"] = outputs[f"blocks.{layer}"]
-    stages = list(model.trace(ids))
-    found = {stage.name if stage.layer is None else f"{stage.layer} {stage.name}": stage.output for stage in stages}
-    assert found.keys() == expected.keys()
-    for name, output in found.items():
-        assert torch.equal(output, expected[name]), name
-    within_a_block = ["attention_norm", "attention", "attention_residual", "mlp_norm", "mlp", "mlp_residual"]
-    assert [stage.name for stage in stages] == ["embedding", *3 * within_a_block, "final_norm", "logits"]
 
 
 # Dropout
@@ -264,13 +230,6 @@ def test_a_model_from_tensors_has_a_working_mask() -> None:
     torch.testing.assert_close(in_pieces(model, ids, [4, 10]), source(ids), rtol=1e-9, atol=1e-10)
     for ours, theirs in zip(model.attention_weights(ids), source.attention_weights(ids), strict=True):
         assert torch.equal(ours, theirs)
-
-
-def test_the_mask_of_a_model_from_tensors_is_on_the_device_of_the_tensors() -> None:
-    tensors = {name: tensor.to("meta") for name, tensor in GPT(CONFIG).state_dict().items()}
-    model = GPT.from_tensors(CONFIG, tensors)
-    masks = [module.mask for module in model.modules() if isinstance(module, CausalSelfAttention)]
-    assert [mask.device.type for mask in masks] == ["meta"] * CONFIG.n_layer
 
 
 @pytest.mark.parametrize("length", [1, 2, 7])

@@ -4,7 +4,6 @@ import copy
 import math
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -16,8 +15,8 @@ from minigpt.model import attention
 from minigpt.model.attention import causal_mask
 from minigpt.model.fused import LayerNorm, Linear, add, causal_attention, causal_softmax, gelu
 from minigpt.native import compiled, operations, weight_updates
-from minigpt.native.linear import linear, linear_fits, linear_gradients
-from minigpt.training.loss import LossModel, SoftTargets, head_plan, next_token_loss, overwrite_with_gradient
+from minigpt.native.linear import linear, linear_gradients
+from minigpt.training.loss import LossModel, head_plan, overwrite_with_gradient
 from minigpt.training.muon import orthogonalize
 from minigpt.training.sampled_softmax import EXCLUDED
 
@@ -208,21 +207,6 @@ def test_orthogonalization_in_bfloat16_has_the_errors_of_its_rounding(shape: tup
     found, exact = orthogonalize(matrices, bfloat16=True), orthogonalize(matrices.double())
     for one, other in zip(found.double(), exact, strict=True):
         assert (one - other).norm() < 0.15 * other.norm()
-
-
-def test_only_whole_tiles_in_bfloat16_are_multiplied_in_c() -> None:
-    weight, bias = torch.zeros(96, 64), torch.zeros(96)
-    fits = [
-        linear_fits(x, weight, bias, dtype)
-        for x, dtype in (
-            (numbers(32, 64), torch.bfloat16), (numbers(31, 64), torch.bfloat16), (numbers(0, 64), torch.bfloat16),
-            (numbers(32, 64), torch.float32), (numbers(32, 64, dtype=torch.float32), torch.bfloat16),
-        )
-    ]  # fmt: skip
-    assert fits == [operations.are_tiled(), False, False, False, False]
-    assert not linear_fits(numbers(32, 64), weight, None, torch.bfloat16)
-    assert not linear_fits(numbers(32, 64), weight.bfloat16(), bias, torch.bfloat16)
-    assert not linear_fits(numbers(32, 48), torch.zeros(96, 48), bias, torch.bfloat16)
 
 
 @pytest.mark.parametrize("length", [1, 5, 16, 33, 130])
@@ -461,35 +445,3 @@ def test_the_transforms_of_torch_func_leave_a_model_to_pytorch() -> None:
         loss(parameters, row).backward()
         for name, parameter in parameters.items():
             torch.testing.assert_close(found[name][number], parameter.grad, rtol=1e-3, atol=1e-6)
-
-
-def test_another_default_dtype_changes_nothing() -> None:
-    scores, logits, targets = numbers(2, 30, 30), numbers(3, 65), torch.tensor([[1], [2], [3]])
-
-    def results() -> tuple[Tensor, Tensor]:
-        weights = operations.causal_softmax_(scores.clone(), 0.5)
-        return weights, operations.cross_entropy_(logits.clone(), targets, 65)
-
-    expected = results()
-    before = torch.get_default_dtype()
-    for dtype in (torch.bfloat16, torch.float64):
-        torch.set_default_dtype(dtype)
-        try:
-            found = results()
-        finally:
-            torch.set_default_dtype(before)
-        assert all(map(torch.equal, found, expected))
-
-
-def test_soft_targets_of_a_narrower_teacher_reach_the_c_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    features, head = numbers(1, 6, 16).float(), numbers(65, 16, seed=1).float()
-    soft = SoftTargets(numbers(6, 8, seed=2).float(), numbers(65, 8, seed=3).float(), 0.5)
-    targets = torch.arange(6)[None]
-    used: list[Any] = []
-    cross_entropy = operations.cross_entropy_
-    monkeypatch.setattr(operations, "cross_entropy_", lambda *given: used.append(given) or cross_entropy(*given))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = next_token_loss(features, head, targets, soft=soft)
-    assert [given[3].shape for given in used] == [(6, 65)]
-    exact = next_token_loss(features, head, targets, soft=soft)
-    torch.testing.assert_close(found, exact, rtol=1e-2, atol=0)

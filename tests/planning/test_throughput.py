@@ -59,27 +59,6 @@ def test_a_known_gpu_has_the_peak_of_its_data_sheet_and_others_are_measured(
 
 
 @pytest.mark.usefixtures("unmeasured")
-def test_the_float32_peak_of_a_gpu_is_measured_in_tf32_as_training_uses_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    before = torch.get_float32_matmul_precision()
-    seen = []
-
-    def measured(*_: object) -> float:
-        seen.append(torch.get_float32_matmul_precision())
-        return 7e12
-
-    monkeypatch.setattr(throughput, "_matmul_flops", measured)
-    try:
-        torch.set_float32_matmul_precision("highest")
-        assert "measured" in peak(CUDA, torch.float32).source
-        peak(CPU, torch.float32)
-        assert seen == ["high", "high"]
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@pytest.mark.usefixtures("unmeasured")
 def test_the_peak_of_a_cpu_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = peak(CPU, torch.float32)
     assert first.flops > 1e8

@@ -1,9 +1,6 @@
 """Every engine gives the same logits however a text is divided into calls and whatever the other rows are."""
 
-import gc
-import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.engines import cuda_graphs, resolve
 from minigpt.generation.engines.cuda_graphs import GraphEngine
@@ -203,34 +199,6 @@ def test_decode_c_continues_long_float32_prompts_that_pytorch_has_read(first: in
 # Recorded steps, which a CPU runs again at every call.
 
 
-@every_engine
-def test_the_old_cache_is_freed_before_one_for_another_number_of_rows_is_allocated(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine: Any = build(kind, small_model())
-    engine.start([[1, 2]])
-    read_rows(engine, [[3]])
-    allocate, before, freed = KVCache.__init__, weakref.ref(engine._cache), []
-
-    def initialize(cache: KVCache, config: GPTConfig, rows: int, **options: Any) -> None:
-        if rows:
-            freed.append(before() is None)
-        if rows > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        allocate(cache, config, rows, **options)
-
-    monkeypatch.setattr(KVCache, "__init__", initialize)
-    gc.disable()
-    try:
-        with pytest.raises(torch.OutOfMemoryError):
-            engine.start([[1], [2], [3]])
-        engine.start([[4], [5]])
-    finally:
-        gc.enable()
-    assert freed == [True, True]
-    assert_same(kind, read_rows(engine, [[6], [7]])[1], alone(engine, 5, 7))
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # used by torch.compile itself
 def test_a_compiled_step_gives_the_same_logits() -> None:
@@ -239,37 +207,6 @@ def test_a_compiled_step_gives_the_same_logits() -> None:
     torch.testing.assert_close(
         one_by_one(GraphEngine(model, compiled=True), ids), one_by_one(TorchEngine(model), ids), rtol=1e-4, atol=1e-4
     )
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # used by torch.compile itself
-def test_the_step_is_compiled_for_any_number_of_shapes_without_products_that_have_a_bias(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    graphs: list[torch.fx.GraphModule] = []
-    compiled = torch.compile
-
-    def trace(graph: torch.fx.GraphModule, _: object) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    def compile_by_tracing(function: Any, *, options: dict[str, Any], **rest: Any) -> Any:
-        assert options == {"coordinate_descent_tuning": True}
-        return compiled(function, backend=trace, **rest)
-
-    monkeypatch.setattr(torch, "compile", compile_by_tracing)
-    model = small_model(n_positions=12)
-    engine, plain = GraphEngine(model, compiled=True), TorchEngine(model)
-    with torch._dynamo.config.patch(recompile_limit=1):  # by default 8, more than which is an error
-        for rows in (1, 2):
-            found, expected = (each.start([[1, 2]] * rows) for each in (engine, plain))
-            for at in range(3):  # within two spans
-                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-                ids = torch.full((rows, 1), at)
-                found, expected = engine.read(ids)[:, 0], plain.read(ids)[:, 0]
-    assert len(graphs) > 2
-    products = [node for graph in graphs for node in graph.graph.nodes if node.target is torch._C._nn.linear]
-    assert products
-    assert all(len(node.args) == 2 for node in products)  # without a bias
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no C compiler\nand many lines"), torch.OutOfMemoryError("no memory")])

@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,19 +47,6 @@ SETS = compiled.instruction_sets(loaded) if (loaded := compiled.library()) else 
 every_set = pytest.mark.parametrize("instructions", SETS)
 
 
-@pytest.fixture
-def use() -> Iterator[Use]:
-    """Selects an instruction set until the end of the test."""
-    library = compiled.library()
-    assert library is not None
-
-    def choose(name: str) -> None:
-        assert compiled.use(library, name) == name
-
-    yield choose
-    compiled.use(library)
-
-
 def scaled_model(config: GPTConfig, seed: int = 0) -> GPT:
     """A model whose random weights are scaled by their fan-in, so that float32 stays close to float64 at any width."""
     generator = torch.Generator().manual_seed(seed)
@@ -98,42 +85,6 @@ def assert_near(found: Tensor, expected: Tensor, tolerance: float) -> None:
 
 
 # float32
-
-
-@needs_native
-@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
-@pytest.mark.parametrize(
-    ("instructions", "is_amd", "longest"),
-    [
-        ("avx512-vnni", False, 128),
-        ("avx512-vnni", True, 200),
-        ("avx2", True, 200),
-        ("avx2", False, 32),
-        ("plain", True, 16),
-    ],
-)
-def test_pytorch_reads_the_prompts_that_it_reads_faster(
-    monkeypatch: pytest.MonkeyPatch, columns: bool, instructions: str, is_amd: bool, longest: int
-) -> None:
-    model = scaled_model(SHAPES[0].replace(n_positions=200))
-    engine = NativeEngine(by_columns(model) if columns else model)
-    steps: list[int] = []
-    read = engine.step
-
-    def step(rows: Tensor, n_logits: int) -> Tensor:
-        steps.append(len(rows))
-        return read(rows, n_logits)
-
-    library = SimpleNamespace(
-        minigpt_is_amd=lambda: is_amd, minigpt_selected=instructions.encode, minigpt_step=engine._library.minigpt_step
-    )
-    monkeypatch.setattr(engine, "_library", library)
-    monkeypatch.setattr(engine, "step", step)
-    if not columns:
-        longest = 8
-    for length in {longest, min(longest + 1, 200)}:
-        engine.start([some_ids(model.config, length)])
-    assert steps == [longest]
 
 
 @needs_native
@@ -494,16 +445,6 @@ def test_the_library_is_unavailable_without_a_compiled_file(
     assert compiled.library() is None
     assert compiled.uses_one_core() == ""
     assert compiled.why_unavailable() == "the C code is not compiled; install gcc or clang, then reinstall minigpt"
-
-
-def test_why_the_compiler_failed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "_native_build.json").write_text('{"error": "cc: no space left", "openmp_error": ""}')
-    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
-    monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
-    assert compiled.why_unavailable() == (
-        "the C compiler failed when minigpt was installed (cc: no space left); install gcc or clang, then reinstall"
-        " minigpt"
-    )
 
 
 @needs_native

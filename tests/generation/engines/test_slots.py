@@ -1,7 +1,7 @@
 """Slot engines give each slot the same bits whatever the others read, and the logits of the model."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -22,19 +22,6 @@ needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code
 SETS = compiled.instruction_sets(loaded) if (loaded := compiled.library()) else []
 # Widths and vocabularies that fill no tile of the kernels.
 SHAPE = GPTConfig(vocab_size=101, n_positions=40, n_embd=66, n_layer=2, n_head=3)
-
-
-@pytest.fixture
-def use() -> Iterator[Callable[[str], None]]:
-    """Selects an instruction set until the end of the test."""
-    library = compiled.library()
-    assert library is not None
-
-    def choose(name: str) -> None:
-        assert compiled.use(library, name) == name
-
-    yield choose
-    compiled.use(library)
 
 
 def some_model(columns: bool = False) -> GPT:
