@@ -19,7 +19,6 @@ from builders import by_columns
 from torch import Tensor
 
 from minigpt.config import PRESETS, GPTConfig
-from minigpt.errors import ConfigError
 from minigpt.generation.engines import native, resolve
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.resolve import resolve_engine
@@ -426,15 +425,6 @@ def test_the_environment_chooses_the_instruction_set(
     assert NativeEngine(scaled_model(SHAPES[1])).description == f"cpu, float32, compiled for {used}"
 
 
-@needs_native
-def test_a_wrong_instruction_set_in_the_environment_is_an_error(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
-    monkeypatch.setenv("MINIGPT_CPU_ISA", "sse9")
-    expected = f"MINIGPT_CPU_ISA is 'sse9'; on this processor it can be: {', '.join(SETS)}"
-    with pytest.raises(ConfigError, match=f"^{re.escape(expected)}$"):
-        resolve_engine(scaled_model(SHAPES[1]))
-
-
 @pytest.mark.parametrize("record", ["", "[1]", "no JSON", '{"error": ""}'])
 def test_the_library_is_unavailable_without_a_compiled_file(
     record: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -445,18 +435,6 @@ def test_the_library_is_unavailable_without_a_compiled_file(
     assert compiled.library() is None
     assert compiled.uses_one_core() == ""
     assert compiled.why_unavailable() == "the C code is not compiled; install gcc or clang, then reinstall minigpt"
-
-
-@needs_native
-def test_a_library_without_openmp_says_that_it_uses_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_build_record", lambda: {"error": "", "openmp_error": ""})
-    engine = NativeEngine(scaled_model(SHAPES[1]))
-    assert not engine.description.endswith("on one core")
-    monkeypatch.setattr(
-        compiled, "_build_record", lambda: {"error": "", "openmp_error": "clang: 'omp.h' file not found"}
-    )
-    assert engine.description.endswith(" on one core")
-    assert compiled.uses_one_core() == "clang: 'omp.h' file not found"
 
 
 @needs_native
