@@ -31,7 +31,6 @@ def test_a_mix_names_its_texts_with_their_weights_and_resumes(texts: Path, run: 
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("web", ["web.jsonl", "--shards", "on"]),
         ("books", ["books.jsonl", "--deduplicate"]),
         ("mixed", ["--mix", "web.jsonl=3", "books.jsonl=1"]),
     ],

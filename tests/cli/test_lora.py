@@ -107,9 +107,8 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(base: None, run: 
     assert kept(Path("checkpoints/parts")) == kept(Path("checkpoints/whole"))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
-def test_the_base_model_may_be_compressed_and_the_run_resumed(base: None, run: Run, dtype: str) -> None:
-    options = [*LORA, "--schedule", "constant", "--warmup-steps", "1", "--base-dtype", dtype]
+def test_the_base_model_may_be_compressed_and_the_run_resumed(base: None, run: Run) -> None:
+    options = [*LORA, "--schedule", "constant", "--warmup-steps", "1", "--base-dtype", "int8"]
     assert run("train", *options, "--name", "whole").exit_code == 0
     assert run("train", *[option if option != "6" else "3" for option in options], "--name", "parts").exit_code == 0
     assert run("train", "--resume", "--name", "parts", "--steps", "6").exit_code == 0

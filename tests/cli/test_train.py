@@ -319,10 +319,7 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(run: Any, here: Path,
     assert "could not be written" in result.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
-    run: Any, here: Path, tiny: list[str], number: int
-) -> None:
+def test_ctrl_c_finishes_the_step_saves_and_says_how_to_resume(run: Any, here: Path, tiny: list[str]) -> None:
     command = ["train", "fox.txt", *tiny, "--steps"]
     process = subprocess.Popen(
         [sys.executable, "-m", "minigpt", *command, "1000000"], stderr=subprocess.PIPE, text=True,
@@ -335,11 +332,11 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 128 + number
+    assert process.returncode == 130
     assert "minigpt train --resume --name fox" in stderr
     folder = RunFolder.open(here / "checkpoints" / "fox")
     state = folder.load_last()

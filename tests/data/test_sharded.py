@@ -175,7 +175,7 @@ def test_what_is_there_is_not_tokenized_again_and_what_is_missing_is(tmp_path: P
 
 @pytest.mark.skipif(sys.platform != "linux", reason="SIGKILL and /proc")
 def test_killed_at_any_point_it_continues_to_the_same_tokens(tmp_path: Path) -> None:
-    texts = write_text(tmp_path / "web.jsonl", 3000), write_text(tmp_path / "books.jsonl", 1000)
+    texts = write_text(tmp_path / "web.jsonl", 1500), write_text(tmp_path / "books.jsonl", 500)
     mixture = mixture_of(tmp_path / "whole", *texts, deduplicate=True)
     tokenize(mixture, BYTES)
     killed = mixture_of(tmp_path / "killed", *texts, deduplicate=True)

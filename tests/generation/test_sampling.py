@@ -272,14 +272,6 @@ def test_the_random_numbers_are_uniform_along_every_argument() -> None:
 # History, tokens, ids
 
 
-def test_end_of_text_is_banned_before_the_minimum_of_new_tokens() -> None:
-    logits, history = torch.zeros(1, 257), torch.tensor([[0, 0, 0]])
-    logits[0, 256] = 9
-    choices = sampler(BYTES, temperature=0, min_new_tokens=2)
-    assert choices.choose(logits, history, 1).tolist() == [0]
-    assert choices.choose(logits, history, 2).tolist() == [256]
-
-
 def test_a_bias_is_added_to_the_token_of_an_id_or_of_a_text() -> None:
     choices = sampler(GPT2, logit_bias=("#318=-2", " is=0.5", " Paris=3", "==1", " 5=2"))
     processed = choices.process(torch.zeros(1, 50257), NOTHING, 0)[0]

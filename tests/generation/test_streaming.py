@@ -175,12 +175,6 @@ def test_stop_strings_count_from_the_minimum_of_new_tokens(least: int, text: str
     assert generated("a.b.c.d.", max_new_tokens=12, stop=(".",), min_new_tokens=least)[0] == text
 
 
-def test_end_of_text_does_not_occur_before_the_minimum_of_new_tokens() -> None:
-    text, reason, count = generated([97, 256, 256, 256, 256], max_new_tokens=5, min_new_tokens=3)
-    assert (reason, count) == ("end_of_text", 4)
-    assert text[0] == "a"
-
-
 def test_the_best_beams_are_pieces_with_the_rows_of_their_prompts() -> None:
     config = SamplingConfig(max_new_tokens=5, beams=4, samples=2, stop=("\x00",))
     pieces = list(generate_pieces(small_model(), BYTES, ["ab", "c"], config))

@@ -50,14 +50,6 @@ def test_attention_weights_are_those_of_transformers(
     torch.testing.assert_close(found.attention, torch.cat(theirs[1]), rtol=0, atol=2e-6)
 
 
-def test_the_last_layer_of_the_lens_is_the_prediction_of_the_model(model: GPT, found: Inspection) -> None:
-    with torch.no_grad():
-        logprobs = model(torch.tensor([IDS]))[0].log_softmax(dim=-1)  # (T, V)
-    values, ids = logprobs.topk(7, dim=-1)
-    assert torch.equal(found.predictions.top_ids, ids)
-    torch.testing.assert_close(found.predictions.top_logprobs, values, rtol=0, atol=2e-5)
-
-
 def test_the_lens_is_the_norm_and_head_of_transformers_applied_to_its_hidden_states(
     found: Inspection, theirs: tuple[GPT2LMHeadModel, list[Tensor], list[Tensor]]
 ) -> None:

@@ -159,18 +159,6 @@ def test_after_the_folder_was_lost_wandb_continues_the_same_run_in_the_new_one(
         assert list(before.iterdir()) == []
 
 
-def test_a_logger_that_cannot_start_is_one_sentence(run: Run, wandb: Wandb) -> None:
-    def fail() -> None:
-        raise RuntimeError("api_key not configured")
-
-    wandb.fail = fail
-    sentence = (
-        r"--log wandb cannot start \(api_key not configured\); log in by `wandb login`, or set WANDB_MODE=offline"
-    )
-    with pytest.raises(ConfigError, match=sentence):
-        log_events("wandb", run, [])
-
-
 def test_a_logger_is_closed_when_training_fails(run: Run, wandb: Wandb) -> None:
     def events() -> Iterator[Event]:
         yield step(1)

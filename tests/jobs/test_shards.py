@@ -25,7 +25,7 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(store, "SHARD_BYTES", 2000)
     numbers = random.Random(0)
     path = tmp_path / "web.jsonl"
-    rows = ({"text": f"{number} " + " ".join(numbers.choices(WORDS, k=15))} for number in range(900))
+    rows = ({"text": f"{number} " + " ".join(numbers.choices(WORDS, k=15))} for number in range(500))
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -34,13 +34,13 @@ def test_a_resumed_run_on_a_text_that_is_still_tokenized_has_the_same_weights(
     text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = []
-    for name, stops in (("whole", ()), ("stopped", (40, 170))):
+    for name, stops in (("whole", ()), ("stopped", (60,))):
         monkeypatch.setenv("MINIGPT_CACHE", str(text.parent / f"cache of {name}"))
         for stop in (*stops, None):
             resume = bool(stops) and stop != stops[0]
             settings: dict[str, Any] = {} if resume else {**SMALL, "shards": "on"}
             events = minigpt.fit(
-                text, name=name, checkpoints=text.parent / "checkpoints", report=False, resume=resume, steps=300,
+                text, name=name, checkpoints=text.parent / "checkpoints", report=False, resume=resume, steps=160,
                 **settings,
             )  # fmt: skip
             for event in events:

@@ -1,7 +1,5 @@
 """GPT-2's attention: equal results by the formula, by the fused kernel and with a cache, and a causal mask."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,9 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minigpt.config import GPTConfig
-from minigpt.errors import ConfigError
 from minigpt.model import attention as attention_module
-from minigpt.model.attention import CausalSelfAttention, attend, check_length
+from minigpt.model.attention import CausalSelfAttention
 
 CONFIG = GPTConfig(n_positions=9, n_embd=12, n_layer=2, n_head=3)
 some_shapes = settings(deadline=None, max_examples=25)
@@ -25,14 +22,6 @@ def new_attention(config: GPTConfig = CONFIG, seed: int = 0) -> CausalSelfAttent
 def random_input(b: int, t: int, config: GPTConfig = CONFIG, seed: int = 1) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(b, t, config.n_embd, dtype=torch.float64, generator=generator)
-
-
-def test_the_mask_is_a_boolean_buffer_that_is_not_saved() -> None:
-    attention = CausalSelfAttention(CONFIG)
-    mask = dict(attention.named_buffers())["mask"]
-    assert mask.dtype == torch.bool
-    assert torch.equal(mask, torch.ones(9, 9).tril() == 1)
-    assert sorted(attention.state_dict()) == ["out_proj.bias", "out_proj.weight", "qkv_proj.bias", "qkv_proj.weight"]
 
 
 @some_shapes
@@ -76,14 +65,6 @@ def test_bfloat16_on_a_cpu_equals_float32_to_within_rounding_by_kernel_and_by_fo
         assert torch.equal(attention(changed)[:, :-1], found[:, :-1])
 
 
-def test_the_formula_is_a_softmax_of_scaled_products() -> None:
-    query, key = torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 5.0], [0.0, 7.0]])
-    output, weights = attend(query, key, torch.eye(2), mask=None)
-    likelier = 1 / (1 + math.exp(-2 / math.sqrt(2)))  # scores 2 and 0, divided by the square root of 2 features
-    torch.testing.assert_close(weights, torch.tensor([[likelier, 1 - likelier]]))
-    torch.testing.assert_close(output, weights)
-
-
 def test_dropout_applies_to_the_weights_by_kernel_and_by_formula_and_only_in_training() -> None:
     attention = new_attention(CONFIG.replace(dropout=0.5))
     attention.residual_dropout = torch.nn.Identity()  # so that only the weights have dropout
@@ -98,9 +79,3 @@ def test_dropout_applies_to_the_weights_by_kernel_and_by_formula_and_only_in_tra
     fraction = kept.sum() / (complete != 0).sum()
     assert 0.3 < fraction < 0.7
     assert torch.equal(attention(x), attention(x))
-
-
-def test_a_longer_sequence_than_the_context_is_an_error() -> None:
-    check_length(9, 9)
-    with pytest.raises(ConfigError, match=r"10 positions are more than the model's context length \(9\)"):
-        check_length(10, 9)

@@ -1,7 +1,6 @@
 """The model: its size, initial weights, causality, cache, tied head and traced forward pass."""
 
 import math
-from collections.abc import Sequence
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.model.gpt import GPT, MLP
-from minigpt.model.kv_cache import KVCache
 
 CONFIG = GPTConfig(vocab_size=31, n_positions=10, n_embd=12, n_layer=3, n_head=3)
 
@@ -116,14 +114,6 @@ def test_the_model_equals_one_built_from_pytorchs_own_modules() -> None:
     torch.testing.assert_close(model(ids), logits, rtol=1e-9, atol=1e-10)
 
 
-def test_the_head_is_the_token_embedding_and_not_a_second_parameter() -> None:
-    model = double_model()
-    assert [name for name, parameter in model.named_parameters() if 31 in parameter.shape] == ["token_embedding.weight"]
-    assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
-    model.logits(torch.ones(1, 12, dtype=torch.float64)).sum().backward()
-    assert model.token_embedding.weight.grad.eq(1).all()  # only the head reaches every token
-
-
 @settings(deadline=None, max_examples=25)
 @given(t=st.integers(2, 10), data=st.data(), seed=st.integers(0, 2**32))
 def test_changing_a_token_changes_no_earlier_logit(t: int, data: st.DataObject, seed: int) -> None:
@@ -137,38 +127,6 @@ def test_changing_a_token_changes_no_earlier_logit(t: int, data: st.DataObject, 
 
 
 # The cache
-
-
-def in_pieces(model: GPT, ids: Tensor, ends: Sequence[int]) -> Tensor:
-    """Logits of the ids read with one cache, up to each of `ends` in turn."""
-    cache = KVCache(model.config, len(ids), dtype=torch.float64)
-    logits, start = [], 0
-    for end in ends:
-        logits.append(model.logits(model.features(ids[:, start:end], cache)))
-        assert cache.length == end
-        start = end
-    return torch.cat(logits, dim=1)
-
-
-@settings(deadline=None, max_examples=20)
-@given(ends=st.sets(st.integers(1, 10), min_size=1), seed=st.integers(0, 2**32))
-def test_cached_logits_equal_uncached_in_any_pieces(ends: set[int], seed: int) -> None:
-    model, ids = double_model(seed=seed), some_ids(2, max(ends), seed)
-    torch.testing.assert_close(in_pieces(model, ids, sorted(ends)), model(ids), rtol=1e-9, atol=1e-10)
-
-
-@settings(deadline=None, max_examples=15)
-@given(lengths=st.lists(st.integers(1, 10), min_size=1, max_size=4), seed=st.integers(0, 2**32), data=st.data())
-def test_padded_rows_have_the_logits_of_each_row_alone(lengths: list[int], seed: int, data: st.DataObject) -> None:
-    model, longest = double_model(seed=seed), max(lengths)
-    ids, split = some_ids(len(lengths), longest, seed), data.draw(st.integers(1, longest))
-    cache = KVCache(CONFIG, len(lengths), dtype=torch.float64)
-    cache.padding = longest - torch.tensor(lengths)
-    parts = [part for part in ids.split([split, longest - split], dim=1) if part.shape[1]]
-    found = torch.cat([model.logits(model.features(part, cache)) for part in parts], dim=1)
-    for row, length in enumerate(lengths):
-        expected = model(ids[row : row + 1, longest - length :])[0]
-        torch.testing.assert_close(found[row, longest - length :], expected, rtol=1e-9, atol=1e-10)
 
 
 def test_more_tokens_than_positions_are_an_error_with_both_numbers() -> None:
@@ -222,33 +180,3 @@ def test_a_model_from_tensors_shares_their_memory_and_draws_no_random_numbers() 
         assert parameter.data_ptr() == tensors[name].data_ptr(), name
         assert parameter.requires_grad
     assert torch.equal(model(ids), source(ids))
-
-
-def test_a_model_from_tensors_has_a_working_mask() -> None:
-    source, ids = double_model(), some_ids(2, 10)
-    model = GPT.from_tensors(CONFIG, source.state_dict())
-    torch.testing.assert_close(in_pieces(model, ids, [4, 10]), source(ids), rtol=1e-9, atol=1e-10)
-    for ours, theirs in zip(model.attention_weights(ids), source.attention_weights(ids), strict=True):
-        assert torch.equal(ours, theirs)
-
-
-@pytest.mark.parametrize("length", [1, 2, 7])
-@pytest.mark.parametrize("cached", [0, 3])
-@torch.inference_mode()
-def test_last_features_are_the_last_of_all_features(length: int, cached: int) -> None:
-    model = random_model(CONFIG).eval()
-    ids = torch.randint(model.config.vocab_size, (2, cached + length))
-    caches = [KVCache(model.config, 2) for _ in range(2)]
-    for cache in caches:
-        if cached:
-            model.features(ids[:, :cached], cache)
-    rows: list[int] = []
-    hook = model.blocks[-1].mlp.register_forward_hook(lambda _module, _inputs, output: rows.append(output.shape[1]))
-    last = model.last_features(ids[:, cached:], caches[0])
-    hook.remove()
-    torch.testing.assert_close(last, model.features(ids[:, cached:], caches[1])[:, -1])
-    assert rows == [1]
-    assert caches[0].length == caches[1].length == cached + length
-    for first, second in zip(caches[0].layers, caches[1].layers, strict=True):
-        assert torch.equal(first.keys, second.keys)
-        assert torch.equal(first.values, second.values)

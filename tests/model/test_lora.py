@@ -11,7 +11,7 @@ from torch import Tensor
 from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.model.gpt import GPT
-from minigpt.model.lora import LoRA, LoRALinear, load_trained_state, lora_layers, lora_of, trained_state
+from minigpt.model.lora import LoRA, LoRALinear, lora_layers, trained_state
 from minigpt.training.fine_tuning import apply_fine_tuning, trained_parameters
 from minigpt.training.loss import LossModel, next_token_loss
 from minigpt.training.memory import checkpoint_blocks
@@ -46,29 +46,6 @@ def test_only_the_adapter_is_trained_and_saved() -> None:
     assert trained == {f"{layer}.{part}" for layer in layers for part in ("lora_a", "lora_b")}
     assert trained_state(model).keys() == trained
     assert [name for name, _ in lora_layers(model)] == layers
-
-
-def test_the_token_embedding_is_trained_and_saved_with_the_adapter_if_asked() -> None:
-    model = adapted(lora_embedding=True)
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad and "lora" not in name}
-    assert trained == {"token_embedding.weight"}
-    assert "token_embedding.weight" in trained_state(model)
-    LossModel(model)(IDS, IDS.flip(1)).backward()
-    assert model.token_embedding.weight.grad.abs().sum() > 0
-
-
-def test_a_model_without_an_adapter_is_saved_whole() -> None:
-    model = random_model()
-    assert lora_of(model) is None
-    assert trained_state(model).keys() == model.state_dict().keys()
-
-
-def test_a_saved_adapter_is_loaded_into_another_copy_of_the_model() -> None:
-    model, other = adapted(), adapted()
-    for _, layer in lora_layers(model):
-        layer.lora_b.data.normal_()
-    load_trained_state(other, {name: tensor.clone() for name, tensor in trained_state(model).items()})
-    assert torch.equal(other(IDS), model(IDS))
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,15 @@ def test_nan_in_the_keys_and_values_of_an_earlier_text_does_not_reach_the_next_o
 
 
 @every_engine
+def test_the_padding_of_earlier_texts_does_not_reach_the_next_ones(kind: str) -> None:
+    engine = build(kind, small_model())
+    engine.start([[1, 2, 3], [4]])
+    found = engine.start([[5, 6], [7, 8]])
+    assert_same(kind, found[0], alone(engine, 5, 6))
+    assert_same(kind, found[1], alone(engine, 7, 8))
+
+
+@every_engine
 def test_rewinding_undoes_reading(kind: str) -> None:
     engine = build(kind, small_model())
     engine.start([[1, 2, 3], [4]])
@@ -271,13 +280,6 @@ def test_one_or_two_rows_of_a_plain_model_on_cuda_are_read_by_kernels_in_triton(
         assert (cuda_graphs.kernel_step(model, cache) is not None) == fits
     model.blocks[0].mlp.up_proj = torch.nn.Sequential(model.blocks[0].mlp.up_proj)  # type: ignore[union-attr,assignment]
     assert cuda_graphs.kernel_step(model, KVCache(model.config, 1, device="cuda")) is None
-
-
-@pytest.mark.gpu
-def test_a_model_on_cuda_gets_the_graph_engine() -> None:
-    engine = resolve_engine(small_model().to("cuda", torch.bfloat16))
-    assert isinstance(engine, GraphEngine)
-    assert engine.description == "cuda:0, bfloat16, CUDA graphs"
 
 
 # The choice of an engine.
