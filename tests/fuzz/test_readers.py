@@ -36,7 +36,7 @@ def test_a_damaged_file_is_read_or_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from Linux's /proc")
-@pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_reader_answers_a_megabyte_within_its_budget(tmp_path: Path, every: int) -> None:
     script = Path(__file__).with_name("readers.py")
     command = [sys.executable, str(script), "--large", str(tmp_path), "--every", str(every)]
