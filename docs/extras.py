@@ -1,5 +1,7 @@
 """Writes the table of extras in docs/how-to/install.md from pyproject.toml: the comment above an extra is its purpose.
 
+Extras for the development of minigpt, whose purpose names a target of make, are not in it.
+
 python docs/extras.py
 """
 
@@ -21,13 +23,10 @@ def purposes(project: str) -> dict[str, str]:
 def table() -> str:
     """The table in Markdown. Raises: KeyError for an extra without a comment above it."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    extras = tomllib.loads(text)["project"]["optional-dependencies"]
     purpose = purposes(text)
-    lines = ["| extra | packages | what it does |", "|---|---|---|"]
-    for extra, requirements in extras.items():
-        packages = ", ".join(f"`{requirement.partition(';')[0]}`" for requirement in requirements)
-        lines.append(f"| `{extra}` | {packages} | {purpose[extra]} |")
-    return "\n".join(lines) + "\n"
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    rows = [f"| `{extra}` | {purpose[extra]} |" for extra in extras if "`make " not in purpose[extra]]
+    return "\n".join(["| extra | what it does |", "|---|---|", *rows]) + "\n"
 
 
 def page_with_table() -> str:

@@ -7,6 +7,7 @@ import pickle
 import platform
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import date
 from functools import partial
@@ -202,20 +203,22 @@ def _auto_tokenizer(folder: Path) -> Tokenize:
 
 
 def matrix() -> str:
-    """The table in Markdown, with the date and the versions."""
+    """The table in Markdown, with the date and the versions; sources with the same results share a row."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    lines = ["| from \\ to | " + " | ".join(TARGETS) + " |", "|---" * (len(TARGETS) + 1) + "|"]
+    rows: dict[str, list[str]] = defaultdict(list)  # the sources with these results
     for source in SOURCES:
         cells = []
         for target in TARGETS:
             with tempfile.TemporaryDirectory() as folder:
                 found = cell(source, target, Path(folder))
-            ids = "ids equal" if found.same_ids else "**ids differ**"
-            cells.append(f"{found.difference:.1e}, {found.greedy}/{found.of}, {ids}")
+            greedy = "" if found.greedy == found.of else f", {found.greedy}/{found.of}"
+            cells.append(f"{found.difference:.1e}{greedy}" + ("" if found.same_ids else ", **ids differ**"))
             print(source, target, cells[-1], file=sys.stderr)
-        lines.append(f"| {source} | " + " | ".join(cells) + " |")
+        rows[" | ".join(cells)].append(source)
+    lines = ["| from \\ to | " + " | ".join(TARGETS) + " |", "|---" * (len(TARGETS) + 1) + "|"]
+    lines += [f"| {'; '.join(sources)} | {cells} |" for cells, sources in rows.items()]
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
     return "\n".join([*lines, "", f"Made {date.today()} with Python {platform.python_version()}, {versions}."])
 

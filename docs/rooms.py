@@ -1,4 +1,4 @@
-"""Writes the picture of the package's rooms and the list of its files, from its imports and its modules' docstrings.
+"""Writes the picture of the package's rooms from its imports and docstrings.
 
 python docs/rooms.py
 """
@@ -11,7 +11,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "images" / "rooms.svg"
-FILES = ROOT / "docs" / "reference" / "files.md"
 
 WIDTH, ROW, GAP, MARGIN = 1180, 80, 12, 24  # pixels
 LINE, LETTER = 15, 6.5  # of the small text: line height and mean letter width, pixels
@@ -65,27 +64,6 @@ def place_of(room: str) -> Path:
     return folder if folder.is_dir() else folder.with_suffix(".py")
 
 
-def list_of_files() -> str:
-    """The page of all files, room by room from the ground up."""
-    files = rooms()
-    lines = [
-        "# Every file in one sentence",
-        "",
-        "Written by `python docs/rooms.py` from the docstrings; a test keeps the two equal. The rooms are in the order",
-        "in which they build on one another. [Architecture](../architecture.md) explains that order;",
-        "[concepts](concepts.md) says where to find one concept.",
-        "",
-    ]
-    for room in (room for level in floors() for room in level):
-        place = place_of(room)
-        lines += [f"## `{place.relative_to(ROOT)}{'/' * place.is_dir()}`", "", sentence(place), ""]
-        inside = [path for path in files[room] if path.name != "__init__.py"]
-        if place.is_dir():
-            rows = [f"| `{path.relative_to(place)}` | {sentence(path).replace('|', '&#124;')} |" for path in inside]
-            lines += ["| file | what it provides |", "|---|---|", *rows, ""]
-    return "\n".join(lines)
-
-
 def picture() -> str:
     """The SVG."""
     levels = floors()
@@ -123,4 +101,3 @@ def picture() -> str:
 
 if __name__ == "__main__":
     PICTURE.write_text(picture(), encoding="utf-8")
-    FILES.write_text(list_of_files(), encoding="utf-8")

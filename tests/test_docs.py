@@ -82,8 +82,8 @@ def test_no_code_block_is_empty(page: Path) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """At most 900 words; tables count, code blocks do not."""
-    assert len(without_code(read(README)).split()) <= 900
+    """At most 700 words; tables count, code blocks do not."""
+    assert len(without_code(read(README)).split()) <= 700
 
 
 def test_the_upload_command_is_that_of_the_model_card() -> None:

@@ -24,22 +24,6 @@ if TYPE_CHECKING:
 
 _LARGER = 4  # how many times larger the second BPE vocabulary is than the one that training would choose
 
-# The names that --json keys had before; both are written.
-_FORMER_KEYS = {
-    "issues": "troubles",
-    "locations": "places",
-    "line_endings": "line_ends",
-    "distinct_characters": "different_characters",
-    "duplicates": "copies",
-    "duplicate_bytes": "copied_bytes",
-    "sampled_fraction": "looked_at",
-    "occurrences": "times",
-    "near_duplicates": "near",
-    "near_duplicate_passages": "near_passages",
-    "duplicate_locations": "copy_places",
-    "validation_sample_bytes": "validation_looked_at",
-}
-
 
 @settings_options((ReadingConfig, ("text_key", "encoding", "encoding_errors", "validation_fraction")))
 def corpus(
@@ -132,18 +116,10 @@ def _record(report: "Report") -> dict[str, Any]:
     """The report as a record for JSON."""
     from minigpt.cli.render.corpus_report import verdict
 
-    record: dict[str, Any] = _with_former_keys(asdict(report))
+    record: dict[str, Any] = asdict(report)
     record["overlap"]["share"] = report.overlap.share
     for entry, baseline in zip(record["baselines"], report.baselines, strict=True):
         entry |= {"meaning": baseline.meaning, "label": baseline.label, "is_partial": baseline.is_partial}
     record["findings"] = [asdict(finding) for finding in report.findings()]
     record["verdict"] = verdict(report)
     return record
-
-
-def _with_former_keys(value: Any) -> Any:
-    """The value with every key that was renamed under its former name too."""
-    if isinstance(value, dict):
-        renewed = {key: _with_former_keys(item) for key, item in value.items()}
-        return renewed | {_FORMER_KEYS[key]: item for key, item in renewed.items() if key in _FORMER_KEYS}
-    return [_with_former_keys(item) for item in value] if isinstance(value, list | tuple) else value

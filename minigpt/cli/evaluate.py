@@ -41,8 +41,8 @@ def evaluate(
         bool,
         typer.Option(
             "--held-out",
-            help="evaluate the part of the training text that was held out, in the windows of training; give that text "
-            "if it is no longer where it was",
+            help="evaluate the held-out part of the training text, in the windows of training; "
+            "give that text if it was moved",
         ),
     ] = False,
     stride: Annotated[
@@ -77,10 +77,8 @@ def evaluate(
 ) -> None:
     """Measure how well a model predicts texts: loss, perplexity and bits per byte; or run published benchmarks.
 
-    The texts are one stream of documents, with an end-of-text before the first and after each. A window moves over the
-    stream; every token is scored once, with at least context - stride tokens before it (fewer at the start).
-    Benchmarks come from the Hugging Face hub or from `--data`. Each result is shown next to those published for
-    the GPT-2 closest in size, with the differences in protocol.
+    A window moves over the texts, and every token is scored once. Benchmarks come from the Hugging Face hub or from
+    `--data`; results are shown next to those published for the GPT-2 closest in size.
 
     Examples:
 

@@ -73,13 +73,11 @@ def export(
 ) -> None:
     """Export a model to llama.cpp, Ollama and LM Studio (gguf), ONNX Runtime (onnx), CTranslate2, or one HTML page.
 
-    If the target program is installed, it runs the export, and its logits are compared with the model's. An export
-    whose logits differ too much is deleted. The page (html) runs the model in any browser, without a network; its
-    code is checked in node if that is installed. transformers and vLLM need no export: a folder in `checkpoints/` is a
-    Hugging Face model.
+    The logits of the export are compared with the model's; if they differ too much, the export is deleted.
+    transformers and vLLM need no export: a folder in `checkpoints/` is a Hugging Face model.
 
-    Of a LoRA adapter, gguf is the adapter alone, which llama.cpp adds to its base model. The other formats are of the
-    merged model; `minigpt merge` writes that as a model for gguf.
+    Of a LoRA adapter, gguf is the adapter alone. The other formats are of the merged model; for gguf, use
+    `minigpt merge` first.
 
     Examples:
 
@@ -111,7 +109,7 @@ def export(
     if as_json:
         result = asdict(done)
         result |= {"path": str(done.path), "modelfile": None if done.modelfile is None else str(done.modelfile)}
-        write(json.dumps(result | {"agreements": result["parity"]}))  # the former key
+        write(json.dumps(result))
         return
     rows = {"from": str(source), "written to": str(done.path), "dtype": done.dtype, "size": size(done.size)}
     out.print(facts(done.target, rows | {f"checked in {each.by}": _comparison(each) for each in done.parity}))

@@ -73,8 +73,8 @@ def generate(
         PromptFormat,
         typer.Option(
             "--prompt-format",
-            help="what --prompt-file holds: one prompt per line, one JSON text or list of token ids per line, or one "
-            "prompt; auto goes by the name: jsonl for .jsonl, whole for -, else lines",
+            help="lines (a prompt per line), jsonl (a JSON text or list of token ids per line), whole (one prompt), or "
+            "auto: jsonl for .jsonl, whole for -, else lines",
         ),
     ] = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="refuse prompts longer than the context length")] = False,
@@ -99,7 +99,7 @@ def generate(
     alternatives: Annotated[
         int | None,
         typer.Option(
-            "--alternatives", help="with --json or --table: number of most likely tokens to show [default: 5]", min=0
+            "--alternatives", help="with --json or --table: how many likely tokens to show [default: 5]", min=0
         ),
     ] = None,
     explain: Annotated[
@@ -120,8 +120,8 @@ def generate(
         int | None,
         typer.Option(
             "--copied-words",
-            help="with --memorization: minimum number of words in a copied run; 2.5 characters of a script without "
-            "spaces count as one [default: 8]",
+            help="with --memorization: minimum words in a copied run; 2.5 characters of a script without spaces "
+            "count as one [default: 8]",
             min=1,
         ),
     ] = None,

@@ -40,9 +40,8 @@ def load_gpt2(
 ) -> None:
     """Import a GPT-2: OpenAI's, another from the Hugging Face Hub, or a local one of any format.
 
-    Formats: Hugging Face folders (safetensors or pickled weights, in one file or several), nanoGPT's ckpt.pt, OpenAI's
-    TensorFlow folders, GGUF. From the Hub, only the files needed are downloaded, through its cache: an interrupted
-    download resumes, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE=1 apply, and every file is checked against its hash.
+    Formats: Hugging Face folders, nanoGPT's ckpt.pt, OpenAI's TensorFlow folders, GGUF. Downloads from the Hub resume,
+    are checked against their hashes, and follow HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE=1.
 
     Examples:
 

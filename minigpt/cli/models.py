@@ -21,12 +21,12 @@ DtypeOption = Annotated[
     str,
     typer.Option(
         "--dtype",
-        help="dtype of the weights: float32, bfloat16, float16, or auto: bfloat16 on CUDA from Ampere on, else float32",
+        help="dtype of the weights: float32, bfloat16, float16; auto: bfloat16 on CUDA from Ampere on, else float32",
     ),
 ]
 QuantizeOption = Annotated[
     Literal["auto", "none", "int8"],
-    typer.Option("--quantize", help="int8 weights on a CPU; auto: int8 for models of 50 million parameters or more"),
+    typer.Option("--quantize", help="int8 weights on a CPU; auto: from 50 million parameters on"),
 ]
 CompileOption = Annotated[
     bool,

@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
+
 from minigpt.cli.options import command_line
+from minigpt.cli.render.console import facts
 from minigpt.cli.render.terminal import note, write
 from minigpt.data.transcript import CHAT_TEMPLATE
+from minigpt.units import duration, shown_perplexity
 
 if TYPE_CHECKING:
     from minigpt.cli.render.training_display import TrainingDisplay
@@ -82,7 +86,6 @@ def print_result(job: "Job", finished: "Finished", display: "TrainingDisplay", p
     from minigpt.cli.render.baselines import result_text
     from minigpt.cli.render.console import console
     from minigpt.cli.render.memorization import samples_text
-    from minigpt.cli.render.run_summary import summary
 
     log = list(job.run.read_log())
     baselines = result_text(job.run.record.comparable_evaluations(log), display.baselines, finished)
@@ -106,7 +109,6 @@ def _saved(run: "Run") -> str:
 
 
 def _speed(job: "Job", display: "TrainingDisplay", processes: int) -> str:
-    from minigpt.cli.render.run_summary import speed
     from minigpt.device import resolve_dtype
     from minigpt.planning.throughput import Peak, peak
     from minigpt.training.fine_tuning import flops_per_token
@@ -119,4 +121,35 @@ def _speed(job: "Job", display: "TrainingDisplay", processes: int) -> str:
     per_token = float(flops_per_token(job.model.config, job.config))
     if job.config.distill == "on":
         per_token *= 4 / 3  # the teacher's forward pass
-    return speed(display.steps * display.tokens_per_step / display.training_seconds, per_token, most)
+    rate = display.steps * display.tokens_per_step / display.training_seconds
+    return f"{rate:,.0f} tokens/s, {rate * per_token / most.flops:.0%} of this machine's peak ({most.source})"
+
+
+def summary(
+    event: "Finished",
+    n_scored: int,
+    speed: str,
+    saved: str,
+    baselines: str | None,
+    copied: str | None,
+    scored_text: str = "",
+) -> RenderableType:
+    """The result of a run; `n_scored` is the number of validation tokens that can be scored, and `scored_text` says
+    what they are part of, if not of all of the text.
+
+    `saved` names the run's folder.
+    """
+    from minigpt.evaluation.perplexity import perplexity
+
+    rows = {"steps": f"{event.step:,} in {duration(event.seconds)}", "speed": speed}
+    if event.validation_loss is not None and event.bits_per_byte is not None:
+        rows["best weights"] = f"step {event.best_step:,}"
+        read = event.validation_tokens
+        tokens = f"all {read:,} tokens" if read >= n_scored else f"{read:,} of {n_scored:,} tokens"
+        rows["validation loss"] = f"{event.validation_loss:.4f} nats per token, {tokens}"
+        rows["perplexity"] = f"{shown_perplexity(perplexity(event.validation_loss))} per token"
+        rows["bits per byte"] = f"{event.bits_per_byte:.4f} {scored_text}".rstrip()
+    rows |= {name: text for name, text in (("baselines", baselines), ("copied", copied)) if text is not None}
+    rows["saved in"] = saved
+    title = {"early stop": "stopped early: the validation loss no longer improves", "diverged": "diverged"}
+    return facts(title.get(event.reason, "done"), rows)

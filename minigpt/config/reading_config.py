@@ -20,45 +20,36 @@ class ReadingConfig(Settings):
 
     text_key: str = setting("text", "field of a .jsonl line that holds the text or the conversation", group="Text")
     encoding: str = setting(
-        "utf-8", "encoding of the files that are not UTF-8, such as latin-1, windows-1252 or utf-16", group="Text"
+        "utf-8", "encoding of files that are not UTF-8, such as latin-1, windows-1252 or utf-16", group="Text"
     )
     encoding_errors: Literal["strict", "replace"] = setting(
         "strict",
-        "handling of bytes that are not valid in the encoding: strict (stop) or replace (insert U+FFFD)",
+        "at bytes that are not valid in the encoding: strict (stop) or replace (insert U+FFFD)",
         group="Text",
     )
     validation_fraction: float | None = setting(
         None,
-        "fraction of the text held out for validation; by default 10 %, at most 2 MB",
+        "fraction of the text held out for validation [default: 10 %, at most 2 MB]",
         min=0,
         max=0.5,
         group="Text",
     )
     special_tokens: bool = setting(
         False,
-        "read the names of an imported model's special tokens in the text as these tokens",
+        "read the names of special tokens, such as <speaker1>, as these tokens, not as text",
         group="Text",
     )
     mix: bool = setting(
         False,
-        "each TEXT has a weight, as in web/=3 books/=1: that share of the training sequences comes from it",
+        "each TEXT has a weight, as in web/=3 books/=1: its share of the training sequences",
         group="Text",
     )
     deduplicate: bool = setting(False, "drop documents that are equal to an earlier one", group="Text")
-    shards: Literal["auto", "on", "off"] = setting(
-        "auto",
-        "tokenize the text in shards, and the rest of them beside training: on, off, or auto (texts above 512 MB, "
-        "--mix and --deduplicate)",
-        group="Text",
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.text_key:
             raise ConfigError(f"text_key ({self.text_key!r}) must name a field")
-        for name in ("mix", "deduplicate"):
-            if getattr(self, name) and self.shards == "off":
-                raise ConfigError(f"shards (off) cannot be combined with {name}, which needs a text in shards")
         _check_encoding(self.encoding)
 
 

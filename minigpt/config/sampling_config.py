@@ -36,7 +36,7 @@ class SamplingConfig(Settings):
         group="Sampling",
     )
     repetition_penalty: float = setting(
-        1.0, "divisor of the scores of tokens that the text already contains; 1 disables it", above=0, group="Sampling"
+        1.0, "divisor of the scores of tokens that the text already contains; 1: off", above=0, group="Sampling"
     )
     frequency_penalty: float = setting(
         0.0, "subtracted from a token's score for each time it was generated", group="Sampling"
@@ -46,32 +46,30 @@ class SamplingConfig(Settings):
     )
     no_repeat_ngram_size: int = setting(
         0,
-        "never repeat a sequence of this many tokens, including the prompt's; 0 disables this",
+        "never repeat a sequence of this many tokens, including the prompt's; 0: off",
         min=0,
         group="Sampling",
     )
     logit_bias: tuple[str, ...] = setting(
         (),
-        "number to add to a token's score: TEXT=NUMBER, as in ' word=2.5' or '<|endoftext|>=-5', or #ID=NUMBER, as in "
-        "'#318=-100'; may be given several times",
+        "add to a token's score: TEXT=NUMBER or #ID=NUMBER, as in ' word=2.5' or '#318=-100'; repeatable",
         group="Sampling",
     )
     bad_words: tuple[str, ...] = setting(
         (),
-        "text whose usual tokens are never generated in a row, with or without a space before it; other tokens may "
-        "still spell it; may be given several times",
+        "never generate the usual tokens of this text; other tokens may still spell it; repeatable",
         group="Sampling",
     )
     beams: int = setting(
         1,
-        "number of beams; more than 1 searches for the most likely text instead of sampling, without temperature, "
-        "top-k, top-p, min-p, typical-p and seed",
+        "more than 1: beam search for the most likely text; temperature, top-k, top-p, min-p, typical-p "
+        "and seed have no effect",
         min=1,
         group="Sampling",
     )
     length_penalty: float = setting(
         1.0,
-        "with beams, rank texts by log-probability / length ** this; above 0 favors longer texts, below 0 shorter ones",
+        "rank beams by log-probability / length ** this; above 0 favors longer texts",
         min=-10,
         max=10,
         group="Sampling",
@@ -86,31 +84,27 @@ class SamplingConfig(Settings):
     samples: int = setting(1, "number of texts to generate", min=1, group="Sampling")
     best_of: int = setting(
         1,
-        "generate this many texts in parallel and keep the most likely: those with the highest log-probability per "
-        "byte",
+        "generate this many texts in parallel; keep those with the highest log-probability per byte",
         min=1,
         group="Sampling",
     )
-    stop: tuple[str, ...] = setting(
-        (), "text to stop before, such as '###', or '\\n' for a line break; may be given several times"
-    )
+    stop: tuple[str, ...] = setting((), "text to stop before, such as '###', or '\\n' for a line break; repeatable")
     until: Literal["sentence", "paragraph", "line"] | None = setting(
         None, "stop after the first complete sentence, paragraph or line"
     )
     token_healing: bool = setting(
         True,
-        "generate the white space at the end of a prompt again, together with what follows, as the tokenizer splits "
-        "text",
+        "generate the white space at the end of a prompt again, together with what follows",
     )
     special_tokens: bool = setting(
         False,
-        "read the names of special tokens in a prompt, such as <|endoftext|>, as these tokens, not as text",
+        "read the names of special tokens, such as <speaker1>, as these tokens, not as text",
     )
     allow_invalid_utf8: bool = setting(False, "allow tokens that break a character, which then becomes U+FFFD")
     context: str = setting(
         "slide",
-        "what the model reads of a text longer than its context: slide (the end) or keep-first:N (the first N tokens "
-        "and the end)",
+        "what the model reads of a text longer than its context: slide (the end) or keep-first:N (the "
+        "first N tokens and the end)",
     )
 
     def __post_init__(self) -> None:

@@ -23,8 +23,8 @@ class TrainConfig(Settings):
     epochs: float | None = setting(None, "passes over the training text", above=0, max=1e12, group="Length")
     minutes: float | None = setting(
         None,
-        "minutes to train for, with a learning-rate schedule that follows the clock; by default 5 without --steps and "
-        "--epochs, unless the text is tiny",
+        "minutes to train for; the learning rate follows the clock [default: 5 without --steps and "
+        "--epochs, unless the text is tiny]",
         above=0,
         max=1e9,
         group="Length",
@@ -37,19 +37,19 @@ class TrainConfig(Settings):
     )
     optimizer: Literal["muon", "adamw"] = setting(
         "muon",
-        "muon (AdamW for parameters other than the blocks' matrices) or adamw, the default for fine-tuning",
+        "muon (AdamW for all but the blocks' matrices) or adamw, the default for fine-tuning",
         group="Optimization",
     )
     learning_rate: float = setting(3e-3, "peak learning rate", above=0, group="Optimization")
     schedule: Literal["cosine", "trapezoid", "constant"] = setting(
-        "trapezoid", "learning-rate schedule after the warmup: cosine, trapezoid or constant", group="Optimization"
+        "trapezoid", "learning rate after the warmup", group="Optimization"
     )
     warmup_steps: int | None = setting(
-        None, "steps of linear warmup; by default 100, at most a tenth of the run", min=0, group="Optimization"
+        None, "steps of linear warmup [default: 100, at most a tenth of the run]", min=0, group="Optimization"
     )
     cooldown: float = setting(
         0.5,
-        "fraction of the run in which the trapezoid schedule lowers the learning rate",
+        "fraction of the run in which a trapezoid lowers the learning rate",
         above=0,
         max=1,
         group="Optimization",
@@ -59,35 +59,33 @@ class TrainConfig(Settings):
     )
     loss_on: Literal["all", "system", "user", "assistant"] = setting(
         "all",
-        "on a chat log: whose turns the loss is measured on: all, or those of one role, such as assistant",
+        "measure the loss of a chat log on all turns, or on those of one role",
         group="Optimization",
     )
     distill: Literal["auto", "on", "off"] = setting(
         "auto",
-        "train a teacher first, then the model that learns from it and from the text: auto (with --minutes, for a text "
-        "that is read many times), on or off",
+        "train a teacher first, then a model that learns from it and from the text; auto: with "
+        "--minutes, for a text that is read many times",
         group="Optimization",
     )
     distill_weight: float = setting(
         0.5,
-        "weight of the teacher's predictions in the loss; the rest is that of the text",
+        "weight of the teacher's predictions in the loss",
         above=0,
         max=1,
         group="Optimization",
     )
     lora: bool | None = setting(
         None,
-        "with --from: train a small adapter (LoRA) and keep the model's weights; by default only where training all "
-        "weights does not fit into memory",
+        "with --from: train an adapter (LoRA) and keep the model's weights [default: only if training "
+        "all weights does not fit into memory]",
         group="Fine-tuning",
     )
     lora_rank: int = setting(16, "rank of the adapter's matrices", min=1, max=65536, group="Fine-tuning")
     lora_alpha: float = setting(
-        32.0, "factor of the adapter, which is divided by its rank", above=0, max=1e6, group="Fine-tuning"
+        32.0, "the adapter's factor, divided by its rank", above=0, max=1e6, group="Fine-tuning"
     )
-    lora_dropout: float = setting(
-        0.0, "dropout of the adapter's inputs in training", min=0, below=1, group="Fine-tuning"
-    )
+    lora_dropout: float = setting(0.0, "dropout of the adapter's inputs", min=0, below=1, group="Fine-tuning")
     lora_targets: str = setting(
         "all",
         f"layers with an adapter, separated by commas: {', '.join(LORA_TARGETS)}, or all",
@@ -95,47 +93,45 @@ class TrainConfig(Settings):
     )
     lora_embedding: bool | None = setting(
         None,
-        "with --lora: train the token embedding too, all of it; by default in models narrower than 256, without "
-        "--freeze, and if it fits into memory",
+        "with --lora: also train the token embedding [default: in models narrower than 256, without "
+        "--freeze, if it fits into memory]",
         group="Fine-tuning",
     )
     freeze: int = setting(
         0,
-        "with --from: number of lower blocks that are not trained, with the embeddings; they need no backward pass",
+        "with --from: number of lower blocks to freeze, with the embeddings",
         min=0,
         group="Fine-tuning",
     )
     base_dtype: Literal["float32", "bfloat16", "int8"] = setting(
         "float32",
-        "with --lora: dtype in which the blocks' frozen matrices stay in memory while the adapter is trained",
+        "with --lora: dtype of the blocks' frozen matrices in memory",
         group="Fine-tuning",
     )
     token_noise: float = setting(
         0.0,
-        "fraction of the training tokens replaced by random tokens",
+        "fraction of the training tokens replaced by random ones",
         min=0,
         below=1,
         group="Optimization",
     )
     bpe_dropout: float = setting(
         0.0,
-        "BPE-dropout: fraction of merges dropped at random each time training text is tokenized; falls to 0 with the "
-        "learning rate",
+        "fraction of merges dropped at random whenever training text is tokenized; falls to 0 with the learning rate",
         min=0,
         below=1,
         group="Optimization",
     )
     sampled_softmax: int = setting(
         0,
-        "tokens of the vocabulary that the softmax of a training step contains on average, a new sample in each step; "
-        "0 for all",
+        "mean number of tokens in the softmax of a training step, sampled again in each; 0: all",
         min=0,
         max=2**31,
         group="Optimization",
     )
     spelling_features: bool | None = setting(
         None,
-        "tokens with the same word, beginning or ending share a part of their embedding's updates",
+        "tokens of like spelling share a part of their embedding's updates",
         group="Optimization",
     )
     weight_decay: float = setting(0.1, "decoupled weight decay of matrices", min=0, group="Optimization")
@@ -145,90 +141,83 @@ class TrainConfig(Settings):
         min=0,
         group="Optimization",
     )
-    beta1: float = setting(
-        0.9, "AdamW's beta1: decay of the gradient's running mean", min=0, below=1, group="Optimization"
-    )
-    beta2: float = setting(
-        0.99, "AdamW's beta2: decay of the squared gradient's running mean", min=0, below=1, group="Optimization"
-    )
+    beta1: float = setting(0.9, "AdamW's beta1", min=0, below=1, group="Optimization")
+    beta2: float = setting(0.99, "AdamW's beta2", min=0, below=1, group="Optimization")
     momentum: float = setting(0.9, "Muon's momentum", min=0, below=1, group="Optimization")
     grad_clip: float = setting(1.0, "maximum gradient norm; 0 disables clipping", min=0, group="Optimization")
     spike_threshold: float = setting(
         8.0,
-        "skip a step whose loss is this many standard deviations above recent losses; 0 skips only steps whose loss or "
-        "gradient is NaN or infinite",
+        "skip a step whose loss is this many standard deviations above recent losses; 0: only if its "
+        "loss or gradient is NaN or infinite",
         min=0,
         group="Optimization",
     )
     eval_every: int | None = setting(
         None,
-        "steps between evaluations; by default at most 20 evaluations per run",
+        "steps between evaluations [default: at most 20 evaluations]",
         min=1,
         group="Evaluation and saving",
     )
     eval_tokens: int = setting(
         50_000,
-        "maximum number of validation tokens per evaluation; the final evaluation uses all of them, or as many as fit "
-        "into a tenth of --minutes",
+        "validation tokens per evaluation; the last one uses all, or as many as fit into a tenth of --minutes",
         min=1,
         group="Evaluation and saving",
     )
     sample_every: int | None = setting(
         None,
-        "steps between samples; by default at most 5 samples per run; 0 disables samples",
+        "steps between samples; 0: none [default: at most 5 samples]",
         min=0,
         group="Evaluation and saving",
     )
     sample_prompt: str = setting(
         "",
-        "prompt of the samples; by default the start of a document, or a held-out question of a chat log",
+        "prompt of the samples [default: the start of a document, or a held-out question of a chat log]",
         group="Evaluation and saving",
     )
     save_every: int | None = setting(
-        None, "steps between checkpoints; by default one at every evaluation", min=1, group="Evaluation and saving"
+        None, "steps between checkpoints [default: one at every evaluation]", min=1, group="Evaluation and saving"
     )
     save_minutes: float = setting(5.0, "maximum minutes between checkpoints", above=0, group="Evaluation and saving")
     patience: int | None = setting(
         None,
-        "evaluations without improvement before early stopping; 0 disables it",
+        "evaluations without improvement before early stopping; 0: never",
         min=0,
         group="Evaluation and saving",
     )
     seed: int = setting(
         1337,
-        "random seed of the initial weights, the batches, token noise, BPE-dropout and dropout",
+        "random seed of everything random in the run",
         min=0,
         max=2**63 - 1,
         group="Machine",
     )
     checkpoint_activations: Literal["auto", "on", "off"] = setting(
         "auto",
-        "save memory by computing each block's activations again in the backward pass: auto (if memory is short), on "
-        "or off",
+        "recompute activations in the backward pass to save memory; auto: if memory is short",
         group="Machine",
     )
     devices: int | None = setting(
         None,
-        "processes to train with on this machine: one per GPU, or several that share the CPU",
+        "processes on this machine: one per GPU, or several that share the CPU",
         min=1,
         group="Machine",
     )
     sharding: Literal["auto", "on", "off"] = setting(
         "auto",
-        "shard weights, gradients and optimizer state over the devices (FSDP): auto (if they do not fit), on or off",
+        "shard weights, gradients and optimizer state over the devices (FSDP); auto: if they do not fit",
         group="Machine",
     )
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps", group="Machine")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto",
-        "dtype of matrix products: auto, float32 (TF32 on CUDA), bfloat16 or float16; weights stay float32; on a CPU, "
-        "auto is bfloat16 if minigpt train measures it to be faster (train() in Python uses float32)",
+        "dtype of matrix products; weights stay float32; auto on a CPU: bfloat16 if minigpt train "
+        "measures it to be faster",
         group="Machine",
     )
     compile: Literal["auto", "on", "off"] = setting(
         "auto",
-        "compile the model with torch.compile, which takes about a minute: auto (on CUDA without sharding, for 3 "
-        "minutes or 1,000 steps and more), on or off",
+        "torch.compile, which takes about a minute; auto: on CUDA without sharding, from 3 minutes or 1,000 steps on",
         group="Machine",
     )
 

@@ -1,17 +1,25 @@
 """The loss curve and the report of a run: the report while it trains, both when it has ended."""
 
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from minigpt.errors import MissingPackageError
-from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.jobs.events import Event, SpeedChange, Started, TeacherTrained
+from minigpt.reports import REPORT, loss_curve
+from minigpt.reports.page_data import rounded
+from minigpt.reports.run_report import write_report
 from minigpt.storage.run import Run
+from minigpt.tokenizer.display import one_line
 from minigpt.training.events import Evaluation, Finished, Notice, Sample, Step
 
 Kind = TypeVar("Kind", bound=Event)
+_SHARE = 0.01  # of the time of the run that writing the page may take
+_MOST_NOTICES = 50
 
 
 def keep_report(
@@ -22,9 +30,6 @@ def keep_report(
     `opened` is called once with its path, when it is there. If the caller leaves before the end, training is closed
     first, which saves, and the page ends too. An error of the page is a notice, once; the run does not fail.
     """
-    from minigpt.jobs.running_report import RunningReport
-    from minigpt.reports import REPORT
-
     path = run.directory / REPORT
     page: RunningReport | None = None
     failed = ended = False
@@ -69,8 +74,6 @@ def write_pages(run: Run, *, report: bool = True) -> Iterable[str]:
 
     A run that is trained and saved does not fail because a page about it cannot be made.
     """
-    from minigpt.reports import REPORT, loss_curve, run_report
-
     path = run.directory / "loss.png"
     try:
         known = {baseline.label: baseline.bits_per_byte for baseline in recorded_baselines(run.record)}
@@ -84,7 +87,53 @@ def write_pages(run: Run, *, report: bool = True) -> Iterable[str]:
         return
     path = run.directory / REPORT
     try:
-        run_report.write_report([run.directory], path)
+        write_report([run.directory], path)
         yield f"report: {path}"
     except Exception as error:
         yield f"no report was written: {type(error).__name__}: {error}"
+
+
+class RunningReport:
+    """Writes the page of a run at `path`, with how far the run has come. `total_steps` is None for a budget in minutes.
+
+    It is written atomically and takes at most a hundredth of the time: a long log is read again for each page.
+    """
+
+    def __init__(self, run: Run, path: Path, total_steps: int | None) -> None:
+        self._run, self._path, self._total_steps = run, path, total_steps
+        self._notices: list[str] = []
+        self._step: Step | None = None
+        self._written = self._cost = 0.0
+
+    def step(self, step: Step) -> None:
+        """Notes how far the run has come."""
+        self._step = step
+
+    def notice(self, text: str) -> None:
+        """Notes a notice for the next page, which shows the last of them."""
+        self._notices = [*self._notices[-_MOST_NOTICES + 1 :], one_line(text)]
+
+    def write(self) -> None:
+        """Writes the page, unless the last one took more than a hundredth of the time since.
+
+        Raises: CheckpointError if it cannot be written.
+        """
+        began = time.time()
+        if self._cost > _SHARE * (began - self._written):
+            return
+        status: dict[str, Any] | None = None
+        if self._step is not None:
+            status = {name: rounded(value) for name, value in asdict(self._step).items()}
+            status["total_steps"] = self._total_steps
+        interval = began - self._written if self._written else None
+        live = {"status": status, "notices": self._notices, "written": began, "interval": interval}
+        write_report([self._run.directory], self._path, problems=[], live=live)
+        self._written, self._cost = began, time.time() - began
+
+    def end(self) -> None:
+        """Writes the page of a run that was left before its end, which no longer reloads itself.
+
+        Raises: CheckpointError if it cannot be written.
+        """
+        if self._written:
+            write_report([self._run.directory], self._path, problems=[])

@@ -8,13 +8,7 @@ from torch import Tensor, nn
 
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
-from minigpt.model.fused import Linear, causal_attention, causal_softmax
 from minigpt.model.kv_cache import LayerCache
-from minigpt.native import operations
-
-# Up to this many positions, PyTorch's fused kernel takes 1.5 to 5 times as long as the formula in bfloat16 on a CPU,
-# because its backward pass consists of small products. For longer sequences the formula's (T, T) weights cost more.
-_FORMULA_POSITIONS = 512
 
 
 def causal_mask(length: int) -> Tensor:
@@ -44,26 +38,21 @@ def attend(
 def attend_causally(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, padding: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """Computes the result of `attend` for the last T of S positions, with PyTorch's fused kernel if that is faster.
+    """Computes the result of `attend` for the last T of S positions with PyTorch's fused kernel.
 
-    In bfloat16 on a CPU, compiled C code computes the weights of up to 512 positions, if there is any.
     `mask` is the causal mask for all n_positions; `padding` is the number of unused positions at the start of each row.
     Shapes: query (B, H, T, D); key and value (B, H, S, D); mask (n_positions, n_positions); padding (B,) int64;
     result (B, H, T, D).
     """
     t, s = query.shape[2], key.shape[2]
+    if t == s and padding is None:
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+    visible: Tensor | None = mask[s - t : s, :s]  # (T, S); `is_causal` would align the first query with the first key
     if padding is not None:
         visible = mask[s - t : s, :s] & not_padding(padding, t, s)  # (B, 1, T, S)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=visible, dropout_p=dropout)
-    if t < s:  # `is_causal` would align the first query with the first key; a single query attends to every key
-        rows = None if t == 1 else mask[s - t : s, :s]  # (T, S)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=rows, dropout_p=dropout)
-    if t <= _FORMULA_POSITIONS and query.dtype == torch.bfloat16 and query.device.type == "cpu":
-        if not operations.fits(query):
-            return attend(query, key, value, mask[:t, :t], dropout)[0]
-        weights = causal_softmax(query @ key.transpose(-2, -1), 1 / math.sqrt(query.shape[-1]))  # (B, H, T, T)
-        return F.dropout(weights, dropout, training=dropout > 0) @ value
-    return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+    elif t == 1:  # a single query attends to every key
+        visible = None
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=visible, dropout_p=dropout)
 
 
 def not_padding(padding: Tensor, t: int, s: int) -> Tensor:
@@ -88,30 +77,29 @@ class CausalSelfAttention(nn.Module):
         super().__init__()
         self.n_head = config.n_head
         self.dropout = config.dropout
-        self.qkv_proj = Linear(config.n_embd, 3 * config.n_embd)
-        self.out_proj = Linear(config.n_embd, config.n_embd)
+        self.qkv_proj = nn.Linear(config.n_embd, 3 * config.n_embd)
+        self.out_proj = nn.Linear(config.n_embd, config.n_embd)
         self.residual_dropout = nn.Dropout(config.dropout)
         self.register_buffer("mask", causal_mask(config.n_positions) if mask is None else mask, persistent=False)
 
     def forward(self, x: Tensor, cache: LayerCache | None = None, *, last_only: bool = False) -> Tensor:
         """Attention of T new positions to themselves and to those in the cache: (B, T, C) -> (B, T, C).
 
-        With `last_only`, only of the last of them: (B, T, C) -> (B, 1, C). Without a cache, compiled C code computes
-        all heads in float32 on a CPU, if there is any and it is faster.
+        With `last_only`, only of the last of them: (B, T, C) -> (B, 1, C).
         """
-        dropout = self.dropout if self.training else 0.0
-        qkv = self.qkv_proj(x)  # (B, T, 3C)
-        if cache is None and not last_only and not dropout and operations.attention_fits(qkv, self.n_head):
-            y = causal_attention(qkv, self.n_head)  # (B, T, C)
-            return self.residual_dropout(self.out_proj(y))
-        query, key, value = self.split_heads(qkv)  # 3 x (B, H, T, D)
+        query, key, value = self.project(x)  # 3 x (B, H, T, D)
         if last_only:
             query = query[:, :, -1:]  # (B, H, 1, D)
         padding = None
         if cache is not None:
             key, value = cache.append(key, value)  # 2 x (B, H, S, D)
             padding = cache.padding
-        return self.merge(attend_causally(query, key, value, self.mask, padding, dropout))
+        return self.merge(self.attend(query, key, value, padding))  # (B, T, C)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None = None) -> Tensor:
+        """Attention head by head: (B, H, T, D), twice (B, H, S, D), padding (B,) -> (B, H, T, D)."""
+        dropout = self.dropout if self.training else 0.0
+        return attend_causally(query, key, value, self.mask, padding, dropout)
 
     def forward_with_weights(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The same by the explicit formula, with its weights: (B, T, C) -> (B, T, C), (B, H, T, T)."""

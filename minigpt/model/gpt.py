@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.model.attention import CausalSelfAttention, causal_mask, check_length
-from minigpt.model.fused import LayerNorm, Linear, add, gelu
 from minigpt.model.kv_cache import KVCache, LayerCache
 
 
@@ -26,13 +25,13 @@ class MLP(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.up_proj = Linear(config.n_embd, 4 * config.n_embd)
-        self.down_proj = Linear(4 * config.n_embd, config.n_embd)
+        self.up_proj = nn.Linear(config.n_embd, 4 * config.n_embd)
+        self.gelu = nn.GELU("tanh" if config.activation_function == "gelu_new" else "none")
+        self.down_proj = nn.Linear(4 * config.n_embd, config.n_embd)
         self.residual_dropout = nn.Dropout(config.dropout)
-        self.gelu_form = "tanh" if config.activation_function == "gelu_new" else "none"
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = gelu(self.up_proj(x), self.gelu_form)  # (B, T, 4C)
+        hidden = self.gelu(self.up_proj(x))  # (B, T, 4C)
         return self.residual_dropout(self.down_proj(hidden))  # (B, T, C)
 
 
@@ -44,14 +43,14 @@ class Block(nn.Module):
 
     def __init__(self, config: GPTConfig, mask: Tensor | None = None) -> None:
         super().__init__()
-        self.attention_norm = LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
+        self.attention_norm = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         self.attention = CausalSelfAttention(config, mask)
-        self.mlp_norm = LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
+        self.mlp_norm = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
-        x = add(x, self.attention(self.attention_norm(x), cache))  # (B, T, C)
-        return add(x, self.mlp(self.mlp_norm(x)))  # (B, T, C)
+        x = x + self.attention(self.attention_norm(x), cache)  # (B, T, C)
+        return x + self.mlp(self.mlp_norm(x))  # (B, T, C)
 
     def last(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
         """The same for the last position only: (B, T, C) -> (B, 1, C)."""
@@ -100,7 +99,7 @@ class GPT(nn.Module):
         self.embedding_dropout = nn.Dropout(config.dropout)
         mask = causal_mask(config.n_positions)
         self.blocks = nn.ModuleList(Block(config, mask) for _ in range(config.n_layer))
-        self.final_norm = LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
+        self.final_norm = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         if not self.token_embedding.weight.is_meta:
             initialize(self)
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from minigpt.errors import CheckpointError, MinigptError
 from minigpt.reports.page import page
-from minigpt.reports.page_data import Line, LogLines, page_data, passage_data
-from minigpt.reports.teacher_data import teacher_data, teacher_parts
+from minigpt.reports.page_data import Line, LogLines, evaluation_curve, page_data, passage_data, state_text
+from minigpt.reports.record_tables import record_tables
 from minigpt.storage.checkpoint import TRAINING
+from minigpt.storage.files import exists
 from minigpt.storage.folder import replace_file, wrap_write_errors
 from minigpt.storage.names import last_part
 from minigpt.storage.run import Run, read_record
@@ -106,3 +107,28 @@ def _without_folders(text: str, run: Run) -> str:
             text = text.replace(folder, last_part(folder))
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  (Path.home raises an error if it is unknown)
     return text.replace(str(home), "~") if home.name else text  # the root has no name
+
+
+def teacher_data(run: Run, problems: list[str] | None = None) -> dict[str, Any] | None:
+    """The teacher of a run; None if it has none.
+
+    With a list of `problems`, damaged parts are not shown, and the list gets a sentence on each. A link is not
+    followed: it leads out of the run's folder.
+    Raises: CheckpointError without such a list, if its record or its log is damaged.
+    """
+    path = run.teacher_path
+    if path.is_symlink() or not exists(path / TRAINING):
+        return None
+    teacher = Run(path, read_record(path, problems))
+    lines = LogLines.of(teacher.read_log(problems))
+    return {
+        "state": state_text(teacher.record.result, lines.steps),
+        "validation": evaluation_curve(lines.evaluations),
+        "result": record_tables(teacher.record)[0]["rows"],
+    }
+
+
+def teacher_parts(teacher: dict[str, Any] | None, tables: list[dict[str, Any]]) -> dict[str, Any]:
+    """The parts of a page's data that show the teacher; a run without one has the same parts, which are empty."""
+    rows = [] if teacher is None else [["state", teacher["state"]], *teacher["result"]]
+    return {"teacher": teacher, "tables": [*tables, {"title": "Teacher", "rows": rows}]}

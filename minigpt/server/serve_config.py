@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from minigpt.errors import ConfigError
-from minigpt.server.request_schemas import MOST_PROMPTS
 from minigpt.settings import Settings, setting
 
+MOST_PROMPTS = 10_000  # in one request, whatever the settings
 _HOST = re.compile(r"(\[(?P<address>[^\]]+)\]|(?P<name>[^\[\]:/?#@\\\s]+))(:[0-9]{0,5})?")
 
 
@@ -18,29 +18,27 @@ class ServeConfig(Settings):
 
     host: str = setting("127.0.0.1", "address to listen on; beyond this machine an API key is required")
     port: int = setting(8000, "port to listen on; 0 chooses a free one", min=0, max=65535)
-    api_key: str = setting("", "key that clients must send; MINIGPT_API_KEY gives it without showing it to others")
-    allowed_hosts: tuple[str, ...] = setting(
-        (), "another host name that requests may give in their Host header; may be given several times"
-    )
+    api_key: str = setting("", "key that clients must send; MINIGPT_API_KEY keeps it out of the list of processes")
+    allowed_hosts: tuple[str, ...] = setting((), "another name that a request's Host header may give; repeatable")
     cors: tuple[str, ...] = setting(
-        (), "origin whose web pages may use the server, as in http://localhost:3000; may be given several times"
+        (), "origin whose web pages may use the server, as in http://localhost:3000; repeatable"
     )
     max_batch: int = setting(16, "texts to generate at once", min=1, max=1024, group="Limits")
-    max_queue: int = setting(112, "texts that may wait for their turn; more are refused", min=0, group="Limits")
+    max_queue: int = setting(112, "texts that may wait; more are refused", min=0, group="Limits")
     max_prompts: int = setting(128, "prompts in one request", min=1, max=MOST_PROMPTS, group="Limits")
     max_total_tokens: int = setting(
-        262_144, "tokens in one request: of all its prompts, and to generate for all its samples", min=1, group="Limits"
+        262_144, "tokens in one request: of its prompts, and to generate", min=1, group="Limits"
     )
     timeout: float = setting(600.0, "seconds until a request is ended", above=0, group="Limits")
     max_connections: int = setting(1000, "connections at once", min=1, group="Limits")
     prefix_cache: int = setting(
         512,
-        "megabytes for the beginnings of earlier prompts, for each model; 0 disables the cache",
+        "megabytes per model for the beginnings of earlier prompts; 0: off",
         min=0,
         group="Limits",
     )
     shutdown_timeout: float = setting(
-        10.0, "seconds that running requests have to finish after Ctrl-C or SIGTERM", min=0, group="Limits"
+        10.0, "seconds that running requests have after Ctrl-C or SIGTERM", min=0, group="Limits"
     )
     log_prompts: bool = setting(False, "print prompts on standard error")
 

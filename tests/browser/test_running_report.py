@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from builders import new_model, new_run
 
-from minigpt.jobs import running_report
-from minigpt.jobs.running_report import RunningReport
+from minigpt.jobs import pages
+from minigpt.jobs.pages import RunningReport
 from minigpt.reports import REPORT
 from minigpt.reports.run_report import write_report
 from minigpt.storage.run import Run
@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def page(run: Run, monkeypatch: pytest.MonkeyPatch) -> RunningReport:
-    monkeypatch.setattr(running_report, "_SHARE", 1e9)
+    monkeypatch.setattr(pages, "_SHARE", 1e9)
     page = RunningReport(run, run.directory / REPORT, 80)
     page.step(
         Step(
@@ -68,7 +68,7 @@ def test_the_page_says_that_the_run_may_have_stopped(
     browser: Any, page: RunningReport, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time()
-    monkeypatch.setattr(running_report.time, "time", lambda: now - 600)
+    monkeypatch.setattr(pages.time, "time", lambda: now - 600)
     page.write()
     browser.open(run.directory / REPORT)
     assert "has written nothing for 10 min" in browser.ask("document.querySelector('.connection').textContent")

@@ -110,7 +110,6 @@ def test_json_holds_the_whole_result(run: Any, here: Path, model: Path) -> None:
     assert record["path"] == "deep/er/x.gguf"
     assert record["size"] == (here / "deep/er/x.gguf").stat().st_size
     (parity,) = record["parity"]
-    assert record["agreements"] == record["parity"]  # the former key
     assert parity["by"] == "minigpt"
     assert 0 < parity["deviations"] < 0.3
     assert any("at most 32" in note for note in record["notes"])

@@ -5,7 +5,6 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from builders import new_model
@@ -13,7 +12,7 @@ from click.testing import Result
 
 import minigpt
 from minigpt.config import GPTConfig
-from minigpt.data.open_corpus import open_corpus
+from minigpt.data.corpus import Corpus
 from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.tensors import save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -119,19 +118,6 @@ def test_a_word_without_tokens_is_one_sentence(chinese: Path, run: Run) -> None:
         f"minigpt: the continuation ' \\x07' has no token of the tokenizer (wordpiece:{len(VOCABULARY)}), so it has no "
         "probability; evaluate the model on another benchmark"
     )
-
-
-def test_such_a_model_is_fine_tuned_on_a_text_in_shards(chinese: Path, run: Run) -> None:
-    (chinese / "zh.txt").write_text("<|endoftext|>".join([CHINESE, f"{CHINESE}the fox"] * 20), encoding="utf-8")
-    trained = run("train", "zh.txt", "--from", "hub", "--shards", "on", "--name", "sharded", *TRAINING)
-    assert trained.exit_code == 0, trained.stderr
-    tokenizer = Tokenizer.load("checkpoints/sharded")
-    start, end = tokenizer.start_of_text, tokenizer.end_of_text
-    assert start != end
-    (path,) = (chinese / "cache" / "shards").glob("*/*.bin")
-    texts = [tokenizer.encode(CHINESE), tokenizer.encode(f"{CHINESE}the fox")] * 20
-    assert np.fromfile(path, "<u2").tolist() == [id for text in texts for id in [start, *text, end]]
-    assert run("evaluate", "sharded", "--held-out").exit_code == 0
 
 
 @pytest.mark.parametrize(("target", "what"), [("gguf", "GGUF"), ("html", "the page")])
@@ -316,7 +302,7 @@ def test_a_training_text_may_name_special_tokens(speakers: Path, run: Run) -> No
     trained = run(*train, "--name", "named", "--special-tokens")
     assert trained.exit_code == 0, trained.stderr
     assert "reads as text" not in trained.stderr
-    corpus = open_corpus(json.loads(Path("checkpoints/named/training.json").read_text())["corpus"]["path"])
+    corpus = Corpus.load(json.loads(Path("checkpoints/named/training.json").read_text())["corpus"]["path"])
     one = [258, *b"Hello!", 259, *b"Who is there?\n"]
     assert corpus.train[: len(one)].tolist() == one
     tokens = {}

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from builders import new_model, new_run
 
-from minigpt.jobs import running_report
+from minigpt.jobs import pages
 from minigpt.jobs.events import Event, Started
-from minigpt.jobs.pages import keep_report
-from minigpt.jobs.running_report import RunningReport
+from minigpt.jobs.pages import RunningReport, keep_report
 from minigpt.reports import REPORT
 from minigpt.storage.run import Run
 from minigpt.training.events import Evaluation, Notice, Step
@@ -27,7 +26,7 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture(autouse=True)
 def _always_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_report, "_SHARE", 1e9)
+    monkeypatch.setattr(pages, "_SHARE", 1e9)
 
 
 def data_of(path: Path) -> dict[str, Any]:
@@ -105,7 +104,7 @@ def test_a_page_that_fails_is_one_notice(run: Run, monkeypatch: pytest.MonkeyPat
         yield evaluation(1)
         yield evaluation(2)
 
-    monkeypatch.setattr(running_report, "write_report", fail)
+    monkeypatch.setattr(pages, "write_report", fail)
     opened: list[Path] = []
     events = list(keep_report(training(), run, opened=opened.append))
     assert [event.text for event in events if isinstance(event, Notice)] == [
@@ -116,16 +115,16 @@ def test_a_page_that_fails_is_one_notice(run: Run, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_page_that_takes_long_is_written_less_often(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_report, "_SHARE", 0.01)
+    monkeypatch.setattr(pages, "_SHARE", 0.01)
     now = [1000.0]
-    monkeypatch.setattr(running_report.time, "time", lambda: now[0])
+    monkeypatch.setattr(pages.time, "time", lambda: now[0])
     written = []
 
     def write(*_: object, **options: Any) -> None:
         written.append(options["live"]["interval"])
         now[0] += 2.0
 
-    monkeypatch.setattr(running_report, "write_report", write)
+    monkeypatch.setattr(pages, "write_report", write)
     page = RunningReport(run, run.directory / REPORT, None)
     for _ in range(60):  # an evaluation every 10 s
         page.write()

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from minigpt import GPT, GPTConfig
 from minigpt.model.attention import causal_mask
-from minigpt.model.fused import LayerNorm, Linear
 from minigpt.native import compiled, operations, weight_updates
+from minigpt.native.accelerate import LayerNorm, Linear, accelerate
 from minigpt.native.linear import linear, linear_gradients
 from minigpt.training.loss import LossModel, overwrite_with_gradient
 from minigpt.training.muon import orthogonalize
@@ -229,7 +229,9 @@ def test_what_is_not_finite_stays_so(value: float) -> None:
 
 def model(context: int = 24, n_embd: int = 96, dropout: float = 0.0) -> GPT:
     torch.manual_seed(0)
-    return GPT(GPTConfig(vocab_size=70, n_positions=context, n_embd=n_embd, n_layer=2, n_head=2, dropout=dropout))
+    made = GPT(GPTConfig(vocab_size=70, n_positions=context, n_embd=n_embd, n_layer=2, n_head=2, dropout=dropout))
+    accelerate(made)
+    return made
 
 
 def training_gradients(module: LossModel, dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:

@@ -1,8 +1,7 @@
 """Full disks and power cuts at each call that changes a run's folder: what is said to be saved can be resumed.
 
-The processes that train are forked from one that has loaded fault_shim.c, which is this file run as a script. As
-`python tests/training/test_faults.py --table` it prints the table in docs/reference/fault-injection.md, with
-tests/shared in PYTHONPATH.
+The processes that train are forked from one that has loaded fault_shim.c, which is this file run as a script.
+docs/reference/fault-injection.md sums up the results.
 """
 
 import ctypes
@@ -182,8 +181,8 @@ def final_weights(root: Path) -> dict[str, Any]:
     return {name: tensor.tolist() for name, tensor in tensors.items() if name.startswith(("model.", "optimizer."))}
 
 
-def check(disk: Disk, at: int, kind: str, expected: dict[str, Any]) -> tuple[str, list[str], int, int]:
-    """Trains with a fault, checks what is left, and resumes; returns the call, what was said, and both steps."""
+def check(disk: Disk, at: int, kind: str, expected: dict[str, Any]) -> None:
+    """Trains with a fault, checks what is left, and resumes."""
     root = disk.new()
     told = disk.train(root, at, kind=kind)
     where = (at, kind, told["journal"][at - 1], told["said"])
@@ -197,7 +196,6 @@ def check(disk: Disk, at: int, kind: str, expected: dict[str, Any]) -> tuple[str
     assert again["told"][-1].get("ended") == "length", (*where, again["said"])
     assert final_weights(root) == expected, where
     assert list((root / "fox").rglob(".*.tmp")) == [], where
-    return told["journal"][at - 1], told["said"], told["saved"], resumable
 
 
 @pytest.mark.parametrize("every", [23, pytest.param(1, marks=pytest.mark.slow)])
@@ -230,37 +228,5 @@ def test_a_budget_in_minutes_does_not_follow_a_wall_clock_that_jumps(disk: Disk)
     assert abs(ended[0]["wall_clock"] - time.time()) > 80_000  # the clock did jump
 
 
-# The table in the documentation.
-
-
-def file_of(line: str) -> str:
-    """The file of a line of the journal, without the numbers of temporary names; `new` while the folder is built."""
-    path = re.sub(r"\.([\w.]+?)\.\d+(\.\w+)?\.tmp", r"\1", line.split(" ", 2)[2]).removeprefix("/")
-    return f"new {path}" if "/.fox." in line else path or "checkpoints"
-
-
-def print_table() -> None:
-    """Prints what the first write of each file leads to if it fails, or else the first call with that path."""
-    with tempfile.TemporaryDirectory() as folder:
-        disk = Disk(Path(folder))
-        whole = disk.new()
-        journal = disk.train(whole)["journal"]
-        expected = final_weights(whole)
-        first: dict[str, int] = {}
-        for at, line in enumerate(journal, 1):
-            if first.setdefault(file_of(line), at) == at or " write " not in line:
-                continue
-            if " write " not in journal[first[file_of(line)] - 1]:
-                first[file_of(line)] = at
-        sys.stdout.write("| call | fault | what was said | saved | resumable |\n|---|---|---|---|---|\n")
-        for (file, at), kind in itertools.product(first.items(), KINDS):
-            call, said, saved, resumable = check(disk, at, kind, expected)
-            text = re.sub(rf"{folder}/checkpoints-\d+/fox", "…", said[0]) if said else ""
-            steps = [{-2: "no run", -1: "no state"}.get(step, f"step {step}") for step in (saved, resumable)]
-            sys.stdout.write(f"| {call.split()[1]} {file} | {kind} | {text} | {' | '.join(steps)} |\n")
-            sys.stdout.flush()
-        disk.server.close()
-
-
 if __name__ == "__main__":
-    print_table() if "--table" in sys.argv else serve(fork)
+    serve(fork)

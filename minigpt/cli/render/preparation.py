@@ -6,14 +6,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from rich.console import Console
+from rich.table import Table
 
 from minigpt.cli.render.console import progress_bar
-from minigpt.cli.render.plan_table import plan_table
 from minigpt.cli.signals import raise_lost_interrupt
 from minigpt.tokenizer.display import one_line
 
 if TYPE_CHECKING:
     from minigpt.jobs.events import Event
+    from minigpt.jobs.plan import Plan
 
 Result = TypeVar("Result")
 
@@ -68,3 +69,16 @@ class PreparationDisplay:
         """Moves the bar of an activity that is measured in bytes."""
         if self._bar is not None:
             self._bar(done, total)
+
+
+def plan_table(plan: "Plan") -> Table:
+    """The settings of a run, each with the options that change it."""
+    table = Table(
+        title=one_line(plan.directory), title_justify="left", title_style="bold", box=None, header_style="dim"
+    )
+    table.add_column(style="dim")
+    table.add_column()
+    table.add_column("change it with", style="cyan")
+    for row in plan.rows():
+        table.add_row(*row)
+    return table

@@ -8,8 +8,8 @@ from urllib.parse import unquote
 
 from minigpt.data.documents.archive import Archive
 from minigpt.data.documents.formulas import WORD_SIGNS, is_compound
-from minigpt.data.documents.limits import Budget, DocumentError, without_soft_hyphens
-from minigpt.data.documents.symbol_fonts import symbol
+from minigpt.data.documents.limits import Budget, without_soft_hyphens
+from minigpt.data.limited_reading import RefusedError
 
 # The namespaces of the elements with text, as Word writes them and in its "strict" files.
 _PREFIXES = {
@@ -42,17 +42,17 @@ def docx_text(content: bytes) -> str:
 
     Text boxes come after the paragraph that they belong to. Omits hidden and deleted text, comments, headers and
     footers.
-    Raises: DocumentError for a document that is encrypted, damaged or too large.
+    Raises: RefusedError for a document that is encrypted, damaged or too large.
     """
     if content.startswith(_OLE):
-        raise DocumentError("is encrypted, or a .doc; open it in Word and save it as .docx without a password")
+        raise RefusedError("is encrypted, or a .doc; open it in Word and save it as .docx without a password")
     with Archive(content, _RATIO) as archive:
         main = next(_targets(archive, "", "officeDocument"), None)
         if main is None:
-            raise DocumentError("is damaged: its _rels/.rels names no Word document; save it again")
+            raise RefusedError("is damaged: its _rels/.rels names no Word document; save it again")
         root = archive.xml(main)
         if _kind(root) != "w:document":
-            raise DocumentError(f"is not a Word document, but has a {root.tag.rpartition('}')[2]!r}; save it as .docx")
+            raise RefusedError(f"is not a Word document, but has a {root.tag.rpartition('}')[2]!r}; save it as .docx")
         styles = _hidden_styles([archive.xml(path) for path in _targets(archive, main, "styles")])
         reader = _Reader(styles, archive.budget)
         lines = reader.lines(root)
@@ -170,7 +170,7 @@ class _Reader:
             elif kind == "mc:AlternateContent":
                 blocks += self._alternative(child, self._blocks)
             elif kind == "w:altChunk":
-                raise DocumentError("has its text in a file inside it (altChunk); open it in Word and save it again")
+                raise RefusedError("has its text in a file inside it (altChunk); open it in Word and save it again")
             elif kind not in _SKIPPED:
                 blocks += self._blocks(child)
         return blocks
@@ -309,3 +309,29 @@ def _instructions(story: Any) -> set[Any]:
         elif change == "end" and fields:
             hidden.update(fields.pop()[1])  # those of a field that does not end are shown
     return hidden
+
+
+# From 0x20 and from 0xA0. Source: Unicode's SYMBOL.TXT.
+_SYMBOL = dict(
+    enumerate(
+        " !∀#∃%&∋()∗+,−./0123456789:;<=>?≅ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ[∴]⊥_‾αβχδεφγηιϕκλμνοπθρστυϖωξψζ{|}∼",
+        0x20,
+    )
+)
+_SYMBOL |= enumerate(
+    "€ϒ′≤⁄∞ƒ♣♦♥♠↔←↑→↓°±″≥×∝∂•÷≠≡≈…⏐⎯↵ℵℑℜ℘⊗⊕∅∩∪⊃⊇⊄⊂⊆∈∉∠∇®©™∏√⋅¬∧∨⇔⇐⇑⇒⇓◊〈®©™∑⎛⎜⎝⎡⎢⎣⎧⎨⎩⎪\ufffd〉∫⌠⎮⌡⎞⎟⎠⎤⎥⎦⎫⎬⎭",
+    0xA0,
+)
+# Those that Word writes when it corrects what is typed, such as --> and :), those of bullets, and those of forms.
+_WINGDINGS = {
+    0x4A: "☺", 0x4B: "😐", 0x4C: "☹", 0x6C: "●", 0x6E: "■", 0x6F: "□", 0xA7: "▪", 0xA8: "◻", 0xD8: "➢", 0xDF: "←",
+    0xE0: "→", 0xE7: "⬅", 0xE8: "➔", 0xF3: "⇔", 0xFB: "✗", 0xFC: "✓", 0xFD: "☒", 0xFE: "☑",
+}  # fmt: skip
+_FONTS = {"symbol": _SYMBOL, "wingdings": _WINGDINGS}
+
+
+def symbol(font: str, code: int) -> str:
+    """The character with a code in a font, which may be in Unicode's private area; U+FFFD if it is not known."""
+    if 0xF000 <= code <= 0xF0FF or code < 0x100:
+        return _FONTS.get(font.casefold(), {}).get(code & 0xFF, "\ufffd")
+    return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd"

@@ -11,13 +11,13 @@ from minigpt.errors import ConfigError
 from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.cuda_slots import CudaSlots
 from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.native_slots import NativeSlots
+from minigpt.generation.engines.native import NativeEngine, NativeSlots
 from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.engines.slots import SlotEngine
 from minigpt.generation.engines.torch_slots import TorchSlots
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import lora_of
+from minigpt.native.accelerate import accelerate
 from minigpt.native.compiled import library, why_unavailable
 
 Quantization = Literal["auto", "none", "int8"]
@@ -130,4 +130,6 @@ def _modules_of_decode_c(config: GPTConfig) -> frozenset[type[nn.Module]]:
         except Exception:  # changed code may fail in any way on a small model
             return frozenset()
     fits = torch.allclose(computed, expected, rtol=1e-3, atol=1e-2)
-    return frozenset(type(module) for module in model.modules()) if fits else frozenset()
+    kinds = {type(module) for module in model.modules()}
+    accelerate(model)
+    return frozenset(kinds | {type(module) for module in model.modules()}) if fits else frozenset()

@@ -185,7 +185,7 @@ class TritonStep:
                 BLOCK_D=triton.next_power_of_2(config.head_width), **self._launch(),
             )  # fmt: skip
             self._linear(self._parts, attention.out_proj, x, merges=True, adds=True)
-            self._linear(x, mlp.up_proj, self._hidden, norm=block.mlp_norm, gelu=mlp.gelu_form)
+            self._linear(x, mlp.up_proj, self._hidden, norm=block.mlp_norm, gelu=mlp.gelu.approximate)
             self._linear(self._hidden, mlp.down_proj, x, adds=True)
         self._linear(x, model.token_embedding, self._logits, norm=model.final_norm)
         return self._logits

@@ -13,7 +13,7 @@ from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.batching.batch import Batch
 from minigpt.generation.batching.requests import Event, Failed, Request, ScoredPrompt
 from minigpt.generation.engines.cuda_slots import CudaSlots
-from minigpt.generation.engines.native_slots import NativeSlots
+from minigpt.generation.engines.native import NativeSlots
 from minigpt.generation.engines.resolve import resolve_engine, resolve_slots
 from minigpt.generation.engines.slots import SlotEngine
 from minigpt.generation.engines.torch_slots import TorchSlots

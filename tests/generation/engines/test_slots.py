@@ -11,7 +11,7 @@ from torch import Tensor
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.engines.cuda_slots import CudaSlots
-from minigpt.generation.engines.native_slots import NativeSlots
+from minigpt.generation.engines.native import NativeSlots
 from minigpt.generation.engines.resolve import resolve_slots
 from minigpt.generation.engines.slots import Chunk, SlotEngine
 from minigpt.generation.engines.torch_slots import TorchSlots
