@@ -182,11 +182,7 @@ def evaluate(
         for name in names:
             with progress_bar(notes, name) as report, out_of_memory_as(GenerationError(OUT_OF_MEMORY)):
                 result = run_benchmark(
-                    name,
-                    checkpoint.model,
-                    checkpoint.tokenizer,
-                    replace(options, progress=report),
-                    data=files[name],
+                    name, checkpoint.model, checkpoint.tokenizer, replace(options, progress=report), data=files[name]
                 )
             record["benchmarks"].append(render.benchmark_record(result, config.n_parameters, checkpoint.tokenizer.name))
             if printer:

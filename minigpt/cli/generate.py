@@ -26,14 +26,7 @@ from minigpt.cli.options import (
     settings_options,
 )
 from minigpt.cli.prompts import READING, PromptFormat, note_unread_text, read_prompts, refuse_reading
-from minigpt.cli.render.continuations import (
-    Continuation,
-    JsonOutput,
-    MemorizationOutput,
-    Output,
-    PlainOutput,
-    collect,
-)
+from minigpt.cli.render.continuations import Continuation, JsonOutput, MemorizationOutput, Output, PlainOutput, collect
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig, SamplingConfig
 from minigpt.data.transcript import CHAT_TEMPLATE
@@ -66,8 +59,7 @@ def generate(
     ] = None,
     adapter: AdapterOption = None,
     prompt_file: Annotated[
-        Path | None,
-        typer.Option("--prompt-file", help="read prompts from this file, or - for standard input"),
+        Path | None, typer.Option("--prompt-file", help="read prompts from this file, or - for standard input")
     ] = None,
     prompt_format: Annotated[
         PromptFormat,

@@ -39,8 +39,7 @@ def inspect(
         bool, typer.Option("--table", help="print a row for each token: probability, surprisal, most likely tokens")
     ] = False,
     page: Annotated[
-        Path | None,
-        typer.Option("--html", help="write an HTML page: attention maps, logit lens, probabilities, norms"),
+        Path | None, typer.Option("--html", help="write an HTML page: attention maps, logit lens, probabilities, norms")
     ] = None,
     png: Annotated[Path | None, typer.Option("--png", help="draw the attention map of --layer and --head")] = None,
     layer: Annotated[

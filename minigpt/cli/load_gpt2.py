@@ -8,10 +8,7 @@ import typer
 from minigpt.cli.options import CheckpointsOption, DeviceOption, command_line
 from minigpt.cli.render.terminal import note, write
 
-_VERIFICATION = {
-    "verified": "matches the published outputs:",
-    "differs": "differs from the published outputs:",
-}
+_VERIFICATION = {"verified": "matches the published outputs:", "differs": "differs from the published outputs:"}
 
 
 def load_gpt2(
@@ -59,13 +56,7 @@ def load_gpt2(
     out = console()
     # No spinner: huggingface_hub draws its own progress on the same stream.
     imported = import_gpt2(
-        model,
-        source=source,
-        revision=revision,
-        name=name,
-        checkpoints=checkpoints,
-        device=device,
-        tokenizer=tokenizer,
+        model, source=source, revision=revision, name=name, checkpoints=checkpoints, device=device, tokenizer=tokenizer
     )
     checkpoint = imported.checkpoint
     weight_bytes = (checkpoint.directory / WEIGHTS).stat().st_size

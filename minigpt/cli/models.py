@@ -29,8 +29,7 @@ QuantizeOption = Annotated[
     typer.Option("--quantize", help="int8 weights on a CPU; auto: from 50 million parameters on"),
 ]
 CompileOption = Annotated[
-    bool,
-    typer.Option("--compile", help="on CUDA: run torch.compile first; takes a minute, for long texts"),
+    bool, typer.Option("--compile", help="on CUDA: run torch.compile first; takes a minute, for long texts")
 ]
 
 AdapterOption = Annotated[

@@ -17,8 +17,7 @@ from minigpt.shell import join
 
 ESCAPED = {"stop", "bad_words", "logit_bias"}  # settings whose texts may be escapes
 ModelArgument = Annotated[
-    str,
-    typer.Argument(help="a run's name, or a model's file or folder", metavar="MODEL", autocompletion=complete_runs),
+    str, typer.Argument(help="a run's name, or a model's file or folder", metavar="MODEL", autocompletion=complete_runs)
 ]
 NewestModelArgument = Annotated[
     str | None,
@@ -29,8 +28,7 @@ NewestModelArgument = Annotated[
     ),
 ]
 CheckpointsOption = Annotated[
-    Path,
-    typer.Option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="folder of the runs and models"),
+    Path, typer.Option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="folder of the runs and models")
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]

@@ -81,14 +81,11 @@ def train(
     base: Annotated[
         str | None,
         typer.Option(
-            "--from",
-            help="model to fine-tune: a run's name, or a model's file or folder",
-            autocompletion=complete_runs,
+            "--from", help="model to fine-tune: a run's name, or a model's file or folder", autocompletion=complete_runs
         ),
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="continue the run of that name, else the newest of that text, else of all"),
+        bool, typer.Option("--resume", help="continue the run of that name, else the newest of that text, else of all")
     ] = False,
     allow_change: Annotated[
         bool,
@@ -221,14 +218,7 @@ def _plan(request: "Request", *, resume: bool) -> None:
 
 
 def _train(
-    job: "Job",
-    checkpoints: Path,
-    out: "Console",
-    world: "World",
-    loggers: list[str],
-    *,
-    watch: bool,
-    report: bool,
+    job: "Job", checkpoints: Path, out: "Console", world: "World", loggers: list[str], *, watch: bool, report: bool
 ) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     from minigpt.cli.render.training_display import TrainingDisplay

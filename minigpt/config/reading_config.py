@@ -23,26 +23,16 @@ class ReadingConfig(Settings):
         "utf-8", "encoding of files that are not UTF-8, such as latin-1, windows-1252 or utf-16", group="Text"
     )
     encoding_errors: Literal["strict", "replace"] = setting(
-        "strict",
-        "at bytes that are not valid in the encoding: strict (stop) or replace (insert U+FFFD)",
-        group="Text",
+        "strict", "at bytes that are not valid in the encoding: strict (stop) or replace (insert U+FFFD)", group="Text"
     )
     validation_fraction: float | None = setting(
-        None,
-        "fraction of the text held out for validation [default: 10 %, at most 2 MB]",
-        min=0,
-        max=0.5,
-        group="Text",
+        None, "fraction of the text held out for validation [default: 10 %, at most 2 MB]", min=0, max=0.5, group="Text"
     )
     special_tokens: bool = setting(
-        False,
-        "read the names of special tokens, such as <speaker1>, as these tokens, not as text",
-        group="Text",
+        False, "read the names of special tokens, such as <speaker1>, as these tokens, not as text", group="Text"
     )
     mix: bool = setting(
-        False,
-        "each TEXT has a weight, as in web/=3 books/=1: its share of the training sequences",
-        group="Text",
+        False, "each TEXT has a weight, as in web/=3 books/=1: its share of the training sequences", group="Text"
     )
     deduplicate: bool = setting(False, "drop documents that are equal to an earlier one", group="Text")
     shards: Literal["auto", "on", "off"] = setting(

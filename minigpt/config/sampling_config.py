@@ -45,10 +45,7 @@ class SamplingConfig(Settings):
         0.0, "subtracted from a token's score if it was generated at least once", group="Sampling"
     )
     no_repeat_ngram_size: int = setting(
-        0,
-        "never repeat a sequence of this many tokens, including the prompt's; 0: off",
-        min=0,
-        group="Sampling",
+        0, "never repeat a sequence of this many tokens, including the prompt's; 0: off", min=0, group="Sampling"
     )
     logit_bias: tuple[str, ...] = setting(
         (),
@@ -75,11 +72,7 @@ class SamplingConfig(Settings):
         group="Sampling",
     )
     seed: int | None = setting(
-        None,
-        "random seed; the same seed gives the same text on one machine",
-        min=0,
-        max=2**63 - 1,
-        group="Sampling",
+        None, "random seed; the same seed gives the same text on one machine", min=0, max=2**63 - 1, group="Sampling"
     )
     samples: int = setting(1, "number of texts to generate", min=1, group="Sampling")
     best_of: int = setting(
@@ -93,12 +86,10 @@ class SamplingConfig(Settings):
         None, "stop after the first complete sentence, paragraph or line"
     )
     token_healing: bool = setting(
-        True,
-        "generate the white space at the end of a prompt again, together with what follows",
+        True, "generate the white space at the end of a prompt again, together with what follows"
     )
     special_tokens: bool = setting(
-        False,
-        "read the names of special tokens, such as <speaker1>, as these tokens, not as text",
+        False, "read the names of special tokens, such as <speaker1>, as these tokens, not as text"
     )
     allow_invalid_utf8: bool = setting(False, "allow tokens that break a character, which then becomes U+FFFD")
     context: str = setting(

@@ -48,19 +48,13 @@ class TrainConfig(Settings):
         None, "steps of linear warmup [default: 100, at most a tenth of the run]", min=0, group="Optimization"
     )
     cooldown: float = setting(
-        0.5,
-        "fraction of the run in which a trapezoid lowers the learning rate",
-        above=0,
-        max=1,
-        group="Optimization",
+        0.5, "fraction of the run in which a trapezoid lowers the learning rate", above=0, max=1, group="Optimization"
     )
     final_learning_rate: float = setting(
         0.0, "final learning rate as a fraction of the peak", min=0, max=1, group="Optimization"
     )
     loss_on: Literal["all", "system", "user", "assistant"] = setting(
-        "all",
-        "measure the loss of a chat log on all turns, or on those of one role",
-        group="Optimization",
+        "all", "measure the loss of a chat log on all turns, or on those of one role", group="Optimization"
     )
     distill: Literal["auto", "on", "off"] = setting(
         "auto",
@@ -69,11 +63,7 @@ class TrainConfig(Settings):
         group="Optimization",
     )
     distill_weight: float = setting(
-        0.5,
-        "weight of the teacher's predictions in the loss",
-        above=0,
-        max=1,
-        group="Optimization",
+        0.5, "weight of the teacher's predictions in the loss", above=0, max=1, group="Optimization"
     )
     lora: bool | None = setting(
         None,
@@ -87,9 +77,7 @@ class TrainConfig(Settings):
     )
     lora_dropout: float = setting(0.0, "dropout of the adapter's inputs", min=0, below=1, group="Fine-tuning")
     lora_targets: str = setting(
-        "all",
-        f"layers with an adapter, separated by commas: {', '.join(LORA_TARGETS)}, or all",
-        group="Fine-tuning",
+        "all", f"layers with an adapter, separated by commas: {', '.join(LORA_TARGETS)}, or all", group="Fine-tuning"
     )
     lora_embedding: bool | None = setting(
         None,
@@ -98,22 +86,13 @@ class TrainConfig(Settings):
         group="Fine-tuning",
     )
     freeze: int = setting(
-        0,
-        "with --from: number of lower blocks to freeze, with the embeddings",
-        min=0,
-        group="Fine-tuning",
+        0, "with --from: number of lower blocks to freeze, with the embeddings", min=0, group="Fine-tuning"
     )
     base_dtype: Literal["float32", "bfloat16", "int8"] = setting(
-        "float32",
-        "with --lora: dtype of the blocks' frozen matrices in memory",
-        group="Fine-tuning",
+        "float32", "with --lora: dtype of the blocks' frozen matrices in memory", group="Fine-tuning"
     )
     token_noise: float = setting(
-        0.0,
-        "fraction of the training tokens replaced by random ones",
-        min=0,
-        below=1,
-        group="Optimization",
+        0.0, "fraction of the training tokens replaced by random ones", min=0, below=1, group="Optimization"
     )
     bpe_dropout: float = setting(
         0.0,
@@ -130,9 +109,7 @@ class TrainConfig(Settings):
         group="Optimization",
     )
     spelling_features: bool | None = setting(
-        None,
-        "tokens of like spelling share a part of their embedding's updates",
-        group="Optimization",
+        None, "tokens of like spelling share a part of their embedding's updates", group="Optimization"
     )
     weight_decay: float = setting(0.1, "decoupled weight decay of matrices", min=0, group="Optimization")
     embedding_weight_decay: float | None = setting(
@@ -153,10 +130,7 @@ class TrainConfig(Settings):
         group="Optimization",
     )
     eval_every: int | None = setting(
-        None,
-        "steps between evaluations [default: at most 20 evaluations]",
-        min=1,
-        group="Evaluation and saving",
+        None, "steps between evaluations [default: at most 20 evaluations]", min=1, group="Evaluation and saving"
     )
     eval_tokens: int = setting(
         50_000,
@@ -165,10 +139,7 @@ class TrainConfig(Settings):
         group="Evaluation and saving",
     )
     sample_every: int | None = setting(
-        None,
-        "steps between samples; 0: none [default: at most 5 samples]",
-        min=0,
-        group="Evaluation and saving",
+        None, "steps between samples; 0: none [default: at most 5 samples]", min=0, group="Evaluation and saving"
     )
     sample_prompt: str = setting(
         "",
@@ -180,28 +151,14 @@ class TrainConfig(Settings):
     )
     save_minutes: float = setting(5.0, "maximum minutes between checkpoints", above=0, group="Evaluation and saving")
     patience: int | None = setting(
-        None,
-        "evaluations without improvement before early stopping; 0: never",
-        min=0,
-        group="Evaluation and saving",
+        None, "evaluations without improvement before early stopping; 0: never", min=0, group="Evaluation and saving"
     )
-    seed: int = setting(
-        1337,
-        "random seed of everything random in the run",
-        min=0,
-        max=2**63 - 1,
-        group="Machine",
-    )
+    seed: int = setting(1337, "random seed of everything random in the run", min=0, max=2**63 - 1, group="Machine")
     checkpoint_activations: Literal["auto", "on", "off"] = setting(
-        "auto",
-        "recompute activations in the backward pass to save memory; auto: if memory is short",
-        group="Machine",
+        "auto", "recompute activations in the backward pass to save memory; auto: if memory is short", group="Machine"
     )
     devices: int | None = setting(
-        None,
-        "processes on this machine: one per GPU, or several that share the CPU",
-        min=1,
-        group="Machine",
+        None, "processes on this machine: one per GPU, or several that share the CPU", min=1, group="Machine"
     )
     sharding: Literal["auto", "on", "off"] = setting(
         "auto",
@@ -252,11 +209,7 @@ class TrainConfig(Settings):
 
         Spelling features need unsharded weights too, but the same model can be trained without them.
         """
-        settings = {
-            "lora": self.lora,
-            f"freeze ({self.freeze})": self.freeze,
-            "distill (on)": self.distill == "on",
-        }
+        settings = {"lora": self.lora, f"freeze ({self.freeze})": self.freeze, "distill (on)": self.distill == "on"}
         return next((setting for setting, is_given in settings.items() if is_given), "")
 
     @property

@@ -97,9 +97,7 @@ class Plan:
             PlanRow("tokens", tokens, ""),
             *self._loss_rows(),
             PlanRow(
-                "model",
-                f"{settings.preset}, {model.n_parameters:,} parameters",
-                "--from" if fine_tuned else "--preset",
+                "model", f"{settings.preset}, {model.n_parameters:,} parameters", "--from" if fine_tuned else "--preset"
             ),
             PlanRow(
                 "",

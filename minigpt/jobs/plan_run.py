@@ -53,10 +53,7 @@ def plan_run(
     dtype = device.resolve_dtype(options.training.dtype, target)
     base = yield from _open_base(options, checkpoints)
     corpus = yield from read_corpus(
-        request.sources,
-        base.tokenizer if base else options.tokenizer,
-        options.reading,
-        progress,
+        request.sources, base.tokenizer if base else options.tokenizer, options.reading, progress
     )
     corpus.check_loss_on(options.training.loss_on)
     began, others = time.perf_counter(), OtherPrograms()

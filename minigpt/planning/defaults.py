@@ -114,11 +114,7 @@ def eval_tokens(seen: float, model: GPTConfig, config: TrainConfig) -> int:
 
 
 def against_overfitting(
-    model: GPTConfig,
-    config: TrainConfig,
-    options: RunOptions,
-    stats: CorpusStats,
-    seen: float,
+    model: GPTConfig, config: TrainConfig, options: RunOptions, stats: CorpusStats, seen: float
 ) -> tuple[GPTConfig, TrainConfig]:
     """The settings with a choice of the embeddings' weight decay, BPE-dropout, token noise and dropout, except the ones
     that the user gave.

@@ -19,10 +19,7 @@ from minigpt.units import count, size
 _MOST_EXAMPLE = 100  # characters
 _MOST_SHARES = 5  # scripts or languages
 _MIN_REST = 0.02  # of the text, in no language that is shown
-_MINIMUM = {
-    "paragraphs": f" of {MIN_PARAGRAPH} characters or more",
-    "lines": f" of {MIN_LINE} characters or more",
-}
+_MINIMUM = {"paragraphs": f" of {MIN_PARAGRAPH} characters or more", "lines": f" of {MIN_LINE} characters or more"}
 
 
 def report_parts(report: Report) -> Iterator[RenderableType]:
