@@ -50,7 +50,7 @@ several lines with \"\"\".
 def chat(
     given: dict[str, Any],
     model: NewestModelArgument = None,
-    system: Annotated[str | None, typer.Option("--system", help="begin the conversation with this instruction")] = None,
+    system: Annotated[str | None, typer.Option(help="begin the conversation with this instruction")] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "auto",

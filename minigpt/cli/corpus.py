@@ -33,9 +33,7 @@ def corpus(
     ],
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model", help="also measure this model, which must not have seen the text", autocompletion=complete_runs
-        ),
+        typer.Option(help="also measure this model, which must not have seen the text", autocompletion=complete_runs),
     ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,

@@ -47,26 +47,20 @@ def evaluate(
         ),
     ] = False,
     stride: Annotated[
-        int | None,
-        typer.Option("--stride", help="tokens by which the window advances [default: half the context]", min=1),
+        int | None, typer.Option(help="tokens by which the window advances [default: half the context]", min=1)
     ] = None,
     context: Annotated[
         int | None, typer.Option("--context-length", help="tokens in the window [default: the model's]")
     ] = None,
     batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-size", help="windows or examples evaluated together [default: about 8,000 tokens]", min=1
-        ),
+        int | None, typer.Option(help="windows or examples evaluated together [default: about 8,000 tokens]", min=1)
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", help="evaluate only the first N documents or examples", min=1)
-    ] = None,
+    limit: Annotated[int | None, typer.Option(help="evaluate only the first N documents or examples", min=1)] = None,
     by_position: Annotated[
         bool, typer.Option("--by-position", help="also show the loss by position in the window")
     ] = False,
     data: Annotated[
-        Path | None, typer.Option("--data", help="read the benchmark from this file or folder instead of the hub")
+        Path | None, typer.Option(help="read the benchmark from this file or folder instead of the hub")
     ] = None,
     detokenize: Annotated[
         bool, typer.Option("--detokenize", help="undo the tokenization of the published wikitext, ptb and cbt")

@@ -44,7 +44,6 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            "--to",
             help="the format: gguf, onnx, ctranslate2 or html",
             autocompletion=complete_from("gguf", "onnx", "ctranslate2", "html"),
         ),
@@ -52,20 +51,17 @@ def export(
     dtype: Annotated[
         str | None,
         typer.Option(
-            "--dtype",
             help="dtype of the weights; gguf: f32, f16, bf16, q8_0; onnx: f32; ctranslate2: f32, f16, bf16, int8; "
-            "html: int8 [default: f32, html: int8]",
+            "html: int8 [default: f32, html: int8]"
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="the file (gguf, html) or folder [default: named after the model]"),
     ] = None,
-    title: Annotated[
-        str | None, typer.Option("--title", help="html: the page's heading [default: the model's name]")
-    ] = None,
+    title: Annotated[str | None, typer.Option(help="html: the page's heading [default: the model's name]")] = None,
     about: Annotated[str, typer.Option("--note", help="html: a text below the heading")] = "",
-    prompt: Annotated[str, typer.Option("--prompt", help="html: the text that the page suggests to continue")] = "",
+    prompt: Annotated[str, typer.Option(help="html: the text that the page suggests to continue")] = "",
     large: Annotated[bool, typer.Option("--yes", help="html: write a page above 60 MB")] = False,
     force: Annotated[bool, typer.Option("--force", help="replace an earlier export")] = False,
     as_json: JsonOption = False,

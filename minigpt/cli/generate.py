@@ -59,14 +59,13 @@ def generate(
     ] = None,
     adapter: AdapterOption = None,
     prompt_file: Annotated[
-        Path | None, typer.Option("--prompt-file", help="read prompts from this file, or - for standard input")
+        Path | None, typer.Option(help="read prompts from this file, or - for standard input")
     ] = None,
     prompt_format: Annotated[
         PromptFormat,
         typer.Option(
-            "--prompt-format",
             help="lines (a prompt per line), jsonl (a JSON text or list of token ids per line), whole (one prompt), or "
-            "auto: jsonl for .jsonl, whole for -, else lines",
+            "auto: jsonl for .jsonl, whole for -, else lines"
         ),
     ] = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="refuse prompts longer than the context length")] = False,
@@ -77,22 +76,15 @@ def generate(
     draft: Annotated[
         str | None,
         typer.Option(
-            "--draft",
-            help="a smaller model with the same tokenizer, for speculative decoding",
-            autocompletion=complete_runs,
+            help="a smaller model with the same tokenizer, for speculative decoding", autocompletion=complete_runs
         ),
     ] = None,
     speculate: Annotated[
         Literal["auto", "lookup", "off"],
-        typer.Option(
-            "--speculate", help="speculative decoding: guess repeated text and verify it at once; the text is the same"
-        ),
+        typer.Option(help="speculative decoding: guess repeated text and verify it at once; the text is the same"),
     ] = "auto",
     alternatives: Annotated[
-        int | None,
-        typer.Option(
-            "--alternatives", help="with --json or --table: how many likely tokens to show [default: 5]", min=0
-        ),
+        int | None, typer.Option(help="with --json or --table: how many likely tokens to show [default: 5]", min=0)
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="color each token by the probability the model gave it")
@@ -105,13 +97,11 @@ def generate(
         typer.Option("--memorization", help="mark what is copied word for word from the training text, and say where"),
     ] = False,
     corpus: Annotated[
-        list[str] | None,
-        typer.Option("--corpus", help="with --memorization: a text to search [default: the training text]"),
+        list[str] | None, typer.Option(help="with --memorization: a text to search [default: the training text]")
     ] = None,
     copied_words: Annotated[
         int | None,
         typer.Option(
-            "--copied-words",
             help="with --memorization: minimum words in a copied run; 2.5 characters of a script without spaces "
             "count as one [default: 8]",
             min=1,

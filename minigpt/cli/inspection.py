@@ -29,25 +29,17 @@ def inspect(
     given: dict[str, Any],
     model: ModelArgument,
     prompt: Annotated[str | None, typer.Argument(help="the text to inspect", metavar="TEXT")] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", help="read the text from this file, or - for standard input")
-    ] = None,
-    top: Annotated[
-        int, typer.Option("--top", help="how many of the most likely tokens to show at each position", min=1)
-    ] = 5,
+    file: Annotated[Path | None, typer.Option(help="read the text from this file, or - for standard input")] = None,
+    top: Annotated[int, typer.Option(help="how many of the most likely tokens to show at each position", min=1)] = 5,
     table: Annotated[
         bool, typer.Option("--table", help="print a row for each token: probability, surprisal, most likely tokens")
     ] = False,
     page: Annotated[
         Path | None, typer.Option("--html", help="write an HTML page: attention maps, logit lens, probabilities, norms")
     ] = None,
-    png: Annotated[Path | None, typer.Option("--png", help="draw the attention map of --layer and --head")] = None,
-    layer: Annotated[
-        int | None, typer.Option("--layer", help="the layer that --png draws and --html opens with, from 0")
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option("--head", help="the head that --png draws and --html opens with, from 0")
-    ] = None,
+    png: Annotated[Path | None, typer.Option(help="draw the attention map of --layer and --head")] = None,
+    layer: Annotated[int | None, typer.Option(help="the layer that --png draws and --html opens with, from 0")] = None,
+    head: Annotated[int | None, typer.Option(help="the head that --png draws and --html opens with, from 0")] = None,
     force: Annotated[
         bool, typer.Option("--force", help="replace existing files that --html or --png did not write")
     ] = False,

@@ -22,15 +22,10 @@ def load_gpt2(
     source: Annotated[
         str | None, typer.Option("--from", help="a local folder or file of any format, or OWNER/NAME on the Hub")
     ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", help="a branch, tag or commit on the Hub [default: main]")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="the name to save it under [default: the model's name]")
-    ] = None,
+    revision: Annotated[str | None, typer.Option(help="a branch, tag or commit on the Hub [default: main]")] = None,
+    name: Annotated[str | None, typer.Option(help="the name to save it under [default: the model's name]")] = None,
     tokenizer: Annotated[
-        str | None,
-        typer.Option("--tokenizer", help="none: read no tokenizer; texts are then token ids [default: the model's]"),
+        str | None, typer.Option(help="none: read no tokenizer; texts are then token ids [default: the model's]")
     ] = None,
     device: DeviceOption = "auto",
     checkpoints: CheckpointsOption = Path("checkpoints"),

@@ -19,7 +19,7 @@ def merge(
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="the name to save it under [default: the adapter's, and -merged]")
+        str | None, typer.Option(help="the name to save it under [default: the adapter's, and -merged]")
     ] = None,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:

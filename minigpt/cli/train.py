@@ -59,21 +59,17 @@ def train(
         typer.Argument(help="text files, folders or globs, or - for standard input", metavar="TEXT..."),
     ] = None,
     name: Annotated[
-        str | None,
-        typer.Option("--name", help="name of the run [default: from the first text]", autocompletion=complete_runs),
+        str | None, typer.Option(help="name of the run [default: from the first text]", autocompletion=complete_runs)
     ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
-            "--preset",
-            help=f"shape of the model: {', '.join(PRESETS)} [default: chosen]",
-            autocompletion=complete_from(*PRESETS),
+            help=f"shape of the model: {', '.join(PRESETS)} [default: chosen]", autocompletion=complete_from(*PRESETS)
         ),
     ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            "--tokenizer",
             help="bytes, chars, bpe:N (N tokens, trained here) or gpt2 [default: chosen]",
             autocompletion=complete_from("bytes", "chars", "bpe:", "gpt2"),
         ),
@@ -98,9 +94,7 @@ def train(
     log: Annotated[
         list[str] | None,
         typer.Option(
-            "--log",
-            help="also log to tensorboard or wandb; repeatable",
-            autocompletion=complete_from("tensorboard", "wandb"),
+            help="also log to tensorboard or wandb; repeatable", autocompletion=complete_from("tensorboard", "wandb")
         ),
     ] = None,
     no_report: Annotated[
