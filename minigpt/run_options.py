@@ -102,7 +102,6 @@ class RunOptions:
 
     @property
     def shape(self) -> dict[str, Any]:
-        """The model's settings that were given."""
         return {name: value for name in SHAPE_NAMES if (value := getattr(self, name)) is not None}
 
 

@@ -156,7 +156,6 @@ def _is_closed_pipe(error: Exception) -> bool:
 
 
 def _discard_stdout() -> None:
-    """Sends standard output to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -214,7 +213,6 @@ def _check_thread_count() -> None:
 
 
 def main() -> NoReturn:
-    """Runs the command line on the process's arguments and exits."""
     gc.set_threshold(100_000)  # with the default of 700, the collector slows down importing torch
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         stream = getattr(sys, name) or _null_device(mode)  # None if it is closed

@@ -117,7 +117,6 @@ class ChatSession(InteractiveSession):
 
     @property
     def text(self) -> str:
-        """The transcript of the conversation."""
         return transcript([*self._instruction(), *self.messages])
 
     def saved_text(self, path: Path) -> str:
@@ -128,29 +127,24 @@ class ChatSession(InteractiveSession):
         return json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
 
     def take_turn(self, typed: str) -> None:
-        """Adds the user's message and lets the model answer it."""
         if not typed.strip():
             note("type a message, or /help")
             return
         self.write_turn([*self.turns, (typed.strip(), None)])
 
     def removed(self, typed: str, written: str) -> str:  # noqa: ARG002
-        """What /undo has removed, and what is left."""
         return f"removed the last message and its answer; {count(len(self.turns), 'message')} of yours left"
 
     def start_again(self) -> None:
-        """Removes all messages; the files of the old conversation stay."""
         super().start_again()
         note("a new conversation")
 
     def set_system(self, text: str) -> None:
-        """Sets or removes the instruction at the beginning."""
         check_utf8("the instruction", text)
         self.system = text or None
         note(f"the conversation begins with: {text}" if text else "the conversation begins without an instruction")
 
     def pieces(self) -> Iterator[str]:
-        """Yields the model's answer to the last message."""
         from minigpt.generation.streaming import generate_pieces
 
         self._prompted, self._n_new, self._finish = "", 0, ""

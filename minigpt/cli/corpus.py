@@ -111,7 +111,6 @@ def _stage_progress(out: "Console") -> "Iterator[StageProgress]":
 
 
 def _record(report: "Report") -> dict[str, Any]:
-    """The report as a record for JSON."""
     from minigpt.cli.render.corpus_report import verdict
 
     record: dict[str, Any] = asdict(report)

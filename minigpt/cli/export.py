@@ -133,12 +133,10 @@ def export(
 
 
 def _ollama_name(path: Path) -> str:
-    """A name that Ollama accepts: letters, digits, dots, dashes and underscores."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._").lower()[:80] or "model"
 
 
 def _command(target: str, path: str, count: int) -> str:
-    """A shell command that generates text with the export; the path is quoted."""
     from minigpt.tokenizer.files import is_ids_only
 
     if target == "gguf":
@@ -150,7 +148,6 @@ def _command(target: str, path: str, count: int) -> str:
 
 
 def _llama_command(*model: str, count: int) -> str:
-    """The command by which llama.cpp generates text with a model."""
     return join("llama-completion", "-m", *model, "-p", _PROMPT, "-n", str(count))
 
 
@@ -160,6 +157,5 @@ def _file_argument(path: str) -> str:
 
 
 def _comparison(parity: "Parity") -> str:
-    """The largest difference from the model's logits and the number of equal tokens, as text."""
     text = f"largest logit difference {parity.difference:.2g}; {parity.greedy} of {parity.of} greedy tokens equal"
     return text if parity.same_ids is None else f"{text}; token ids equal"

@@ -124,7 +124,6 @@ def _verified(path: Path) -> dict[str, int]:
 
 
 def _adapter(directory: Path) -> dict[str, Any]:
-    """What an adapter is added to, and its size."""
     from minigpt.importers.peft import read_adapter
 
     adapter = read_adapter(directory)
@@ -205,7 +204,6 @@ def _short_path(path: str) -> str:
 
 
 def _setting(name: str, value: Any) -> str:
-    """The value of a training setting, with its unit if it has one."""
     unit = _UNITS.get(name)
     if isinstance(value, list):
         return ", ".join(map(str, value))

@@ -175,7 +175,6 @@ def _record(checkpoint: "Checkpoint", n_given: int, ids: list[int], predictions:
 
 
 def _print(tokenizer: "Tokenizer", ids: list[int], predictions: "Predictions", *, table: bool) -> None:
-    """Prints the text, colored or as a table, and its mean surprisal."""
     from minigpt.cli.render.console import console
     from minigpt.cli.render.token_colors import TokenPainter, paint_tokens
     from minigpt.cli.render.token_table import print_table

@@ -75,7 +75,6 @@ def _row(model: "ListedModel") -> dict[str, str]:
 
 
 def _text(model: "ListedModel") -> str:
-    """What a run was trained on, and what is unusual about it."""
     if model.kind == "model":
         return "(imported model)"
     sources = [plain_source(source) for source in model.record.sources]

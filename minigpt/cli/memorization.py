@@ -28,7 +28,6 @@ class MemorizationMeter:
         self.index, self.origins, self.min_words = index, origins, min_words
 
     def measure(self, text: str, prompt: str) -> "Memorization":
-        """Measures how much of a text is copied, without its prompt."""
         return self.index.measure(text, prompt, self.min_words)
 
     def show(self, prompt: str, text: str) -> None:

@@ -112,7 +112,6 @@ def unescaped(text: str) -> str:
 
 
 def names_of(settings: type[Settings]) -> list[str]:
-    """The names of the settings, in order."""
     return [field.name for field in dataclasses.fields(settings)]
 
 

@@ -72,7 +72,6 @@ class Session(InteractiveSession):
 
     @property
     def text(self) -> str:
-        """The whole text."""
         return "".join(typed + (written or "") for typed, written in self.turns)
 
     def take_turn(self, typed: str) -> None:
@@ -84,13 +83,11 @@ class Session(InteractiveSession):
         self.write_turn([*self.turns, (typed, None)])
 
     def pieces(self) -> Iterator[str]:
-        """Yields the model's continuation of the text."""
         from minigpt.generation.streaming import generate_pieces
 
         return (piece.text for piece in generate_pieces(self.engine, self.tokenizer, [self.text], self.config))
 
     def removed(self, typed: str, written: str) -> str:
-        """How much /undo has removed, and what is left."""
         rest = f"the text now ends with {self.text[-40:]!r}" if self.turns else "the text is now empty"
         return f"removed {count(len(typed + written), 'character')}; {rest}"
 

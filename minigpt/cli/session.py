@@ -106,7 +106,6 @@ class InteractiveSession:
         self.write_turn([*earlier, (typed, None)])
 
     def undo(self) -> None:
-        """Removes the last turn."""
         if not self.turns:
             note("there is nothing to undo")
             return

@@ -49,7 +49,6 @@ class GPTConfig(Settings):
 
     @property
     def n_block_parameters(self) -> int:
-        """Number of parameters of one block."""
         c = self.n_embd
         attention = (c * 3 * c + 3 * c) + (c * c + c)
         mlp = (c * 4 * c + 4 * c) + (4 * c * c + c)

@@ -199,7 +199,6 @@ def _request(
 
 
 def _result(generator: Generator[Event, None, Result]) -> Result:
-    """The value that the generator returns."""
     while True:
         try:
             next(generator)

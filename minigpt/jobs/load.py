@@ -39,7 +39,6 @@ class Model:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
         return self.checkpoint.tokenizer
 
     @property
@@ -141,7 +140,6 @@ def _sampling_config(sampling: dict[str, Any]) -> SamplingConfig:
 
 
 def _strings(value: Any) -> Any:
-    """A single text or a list as a tuple; SamplingConfig refuses anything else."""
     if isinstance(value, str):
         return (value,)
     return tuple(value) if isinstance(value, Iterable) else value

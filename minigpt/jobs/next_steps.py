@@ -194,7 +194,6 @@ def _forecast(job: Job, record: RunRecord, result: Result, times: float) -> Expe
 
 
 def _of_text(job: Job, record: RunRecord) -> Iterator[NextStep]:
-    """Proposes GPT-2 for a short English text."""
     texts = _shown_sources(record)
     if record.base is not None or texts is None or job.corpus.train_bytes > _SHORT_TEXT:
         return

@@ -43,7 +43,6 @@ class Plan:
 
     @property
     def model(self) -> GPTConfig:
-        """The model's shape."""
         return self.settings.model
 
     @property

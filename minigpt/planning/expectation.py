@@ -98,5 +98,4 @@ def _outside_experiments(model: GPTConfig, tokens: float, stats: CorpusStats) ->
 
 
 def _outside(value: float, low: float, high: float) -> float:
-    """How far a value is outside its bounds, as the natural logarithm of a factor."""
     return max(0.0, math.log(low / value), math.log(value / high))

@@ -40,7 +40,6 @@ class PlannedSettings:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in the batch of one optimizer step."""
         return self.training.sequences_per_step * (self.training.context_length or 0)
 
     @property

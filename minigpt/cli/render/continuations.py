@@ -109,7 +109,6 @@ class JsonOutput(Output):
 
 
 def collect(continuations: Sequence[Continuation], pieces: "Iterable[Piece]", output: Output | None) -> None:
-    """Adds the pieces to the continuations that they belong to, prints them to `output`, and measures the time."""
     started, first = time.perf_counter(), 0.0
     for piece in pieces:
         first = first or time.perf_counter() - started

@@ -49,7 +49,6 @@ class PreparationDisplay:
             self.show(event)
 
     def show(self, event: "Event") -> None:
-        """Draws one event."""
         from minigpt.jobs.events import Activity, Planned
         from minigpt.training.events import Notice
 

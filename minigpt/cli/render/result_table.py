@@ -25,7 +25,6 @@ class ResultTable:
     remarks: int = 0
 
     def rich(self, width: int) -> RenderableType:
-        """The table for a terminal of `width` characters."""
         is_narrow = width < _WIDE
         if is_narrow and self.remarks:
             return self._with_remarks_as_notes().rich(width)

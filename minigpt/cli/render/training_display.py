@@ -62,7 +62,6 @@ class TrainingDisplay:
 
     @classmethod
     def of(cls, started: "Started", out: Console) -> "TrainingDisplay":
-        """The display of a run that has started."""
         import torch
 
         directory = started.directory
@@ -93,11 +92,9 @@ class TrainingDisplay:
             self._print_baselines(evaluations)
 
     def stop(self) -> None:
-        """Shows that the run is about to stop."""
         self.stopping = True
 
     def show(self, event: "Event") -> None:
-        """Draws an event."""
         from minigpt.jobs.events import SpeedChange, TeacherTrained
         from minigpt.training.events import Evaluation, Notice, Sample, Step
 
