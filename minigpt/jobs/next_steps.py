@@ -13,7 +13,7 @@ from minigpt.evaluation.recorded_baselines import recorded_baselines
 from minigpt.jobs.find_run import LENGTH
 from minigpt.jobs.job import Job
 from minigpt.jobs.resume import last_state
-from minigpt.jobs.suspects import Suspects, find_suspects
+from minigpt.jobs.suspects import find_suspects
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.expectation import ExpectedRange, continued_range
 from minigpt.planning.learning_curve import Trend, trend
@@ -30,10 +30,8 @@ _MOST_DROPOUT = 0.5  # that is proposed
 _GPT2 = "gpt2"
 _LONG_COMMAND = 300  # characters of texts, from which on a command does not list them
 _FREQUENCY_SAMPLE = 1_000_000  # tokens of the validation text
-_OF_THE_TEXT = (
-    *(field.name for field in fields(ReadingConfig)),
-    "loss_on",
-)  # options that a new run on the same text needs again
+# Options that a new run on the same text needs again.
+_OF_THE_TEXT = (*(field.name for field in fields(ReadingConfig)), "loss_on")
 
 
 @dataclass(frozen=True)
@@ -84,18 +82,17 @@ def _of_failure(job: Job, record: RunRecord, result: Result) -> Iterator[NextSte
         )
     else:
         return
-    suspects = find_suspects(record, job.model.config, job.config, diverged=bool(rollbacks))
-    if suspects is None:
-        return
-    yield NextStep(f"{what}; {suspects.text}:", _without(record, suspects))
+    suspects, names = find_suspects(record, job.model.config, job.config, diverged=bool(rollbacks))
+    if suspects:
+        yield NextStep(f"{what}; {suspects}:", _without(record, names))
 
 
-def _without(record: RunRecord, suspects: Suspects) -> tuple[tuple[str, ...], ...]:
+def _without(record: RunRecord, suspects: Collection[str]) -> tuple[tuple[str, ...], ...]:
     """The command of a new run with the length and the options of this one, without the suspects."""
     texts, training = _shown_sources(record), record.training
     if texts is None or training is None or record.asked is None:
         return ()
-    options = _options(record, record.asked.given - LENGTH - set(suspects.names))
+    options = _options(record, record.asked.given - LENGTH - set(suspects))
     length = [(f"--{name}", _number(value)) for name in LENGTH if (value := getattr(training, name)) is not None]
     return (("train", *texts, *options, *length[0]),)
 
@@ -135,9 +132,9 @@ def _of_trend(job: Job, record: RunRecord, result: Result, course: Trend) -> Ite
         return
     base = ("--from", record.base) if record.base else ()
     options = _options(record, _OF_THE_TEXT)
-    suspects = find_suspects(record, job.model.config, job.config, diverged=True)
-    if course.direction == "rising" and suspects is not None and suspects.names == ("learning_rate",):
-        yield NextStep(f"{suspects.text}:", _without(record, suspects))
+    suspects, names = find_suspects(record, job.model.config, job.config, diverged=True)
+    if course.direction == "rising" and names == ("learning_rate",):
+        yield NextStep(f"{suspects}:", _without(record, names))
     more = "MORE_TEXT=1" if "--mix" in options else "MORE_TEXT"
     yield NextStep("more text of the same kind helps most:", (("train", *texts, more, *options, *base),))
     if course.direction == "rising" and record.base is None and (dropout := _more_dropout(job)):
@@ -164,18 +161,17 @@ def _number(value: float) -> str:
 
 def _continuation(job: Job, record: RunRecord, result: Result) -> NextStep:
     """The command for a longer run, and what to expect of it where that can be said."""
-    config = job.config
-    times, option, value, shown = 1.0, "", "", ""
+    config, times, option = job.config, _LONGER, "--steps"
     if config.minutes is not None:
         minutes = max((each for each in _ROUND if each <= _LONGER * config.minutes), default=0)
         minutes = minutes if minutes > config.minutes else math.ceil(_LONGER * config.minutes)
         times, option, value, shown = minutes / config.minutes, "--minutes", f"{minutes}", count(minutes, "minute")
     elif config.epochs is not None:
-        epochs = _LONGER * config.epochs
-        times, option, value, shown = _LONGER, "--epochs", f"{epochs:g}", f"{epochs:g} epochs"
+        option, value = "--epochs", f"{_LONGER * config.epochs:g}"
+        shown = f"{value} epochs"
     else:
         steps = round(_LONGER * (result.step or 0))
-        times, option, value, shown = _LONGER, "--steps", f"{steps}", count(steps, "step")
+        value, shown = f"{steps}", count(steps, "step")
     expected = _forecast(job, record, result, times)
     said = f"; 4 of 5 such runs end at {expected} bits per byte" if expected else ""
     command = ("train", "--resume", "--name", job.run.directory.name, option, value)

@@ -36,10 +36,10 @@ def train_job(
         with job.corpus.tokenizing():
             yield from _train(job, control, world)
     except RunDivergedError as error:
-        suspects = find_suspects(job.run.record, job.model.config, job.config, diverged=True)
-        if suspects is None:
+        suspects, _ = find_suspects(job.run.record, job.model.config, job.config, diverged=True)
+        if not suspects:
             raise
-        raise RunDivergedError(error.observed, suspects.text) from error
+        raise RunDivergedError(error.observed, suspects) from error
 
 
 def _train(
