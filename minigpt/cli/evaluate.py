@@ -195,7 +195,7 @@ def _table_printer(*, markdown: bool) -> "Callable[..., None]":
             if markdown:
                 write(table.markdown())
             else:
-                out.print(table.rich(out.width))
+                out.print(table)
 
     return show
 

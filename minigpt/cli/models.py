@@ -58,13 +58,12 @@ def out_of_memory_as(explanation: MinigptError) -> Iterator[None]:
 
 
 def open_model(
-    name: str | None, checkpoints: Path, device: str = "auto", *, dtype: str = "float32", mapped: bool = True,
-    adapter: str | None = None,
-) -> "Checkpoint":  # fmt: skip
+    name: str | None, checkpoints: Path, device: str, *, dtype: str = "float32", adapter: str | None = None
+) -> "Checkpoint":
     """Loads the model of that name or path onto the device, and prints notes on how its format was read.
 
-    `adapter` is the name or folder of an adapter that is added to it; without a name, to the model that it names.
-    `mapped` weights stay memory-mapped, as in `from_huggingface`; a model to be trained needs its own copy.
+    `adapter` is the name or folder of an adapter that is added to it; without a name, to the model that it names. The
+    weights stay memory-mapped, as in `from_huggingface`.
     Raises: MinigptError, also if memory runs out.
     """
     from minigpt.device import resolve_device, resolve_generation_dtype
@@ -79,7 +78,7 @@ def open_model(
             path,
             str(target),
             dtype=resolve_generation_dtype(dtype, target),
-            mapped=mapped,
+            mapped=True,
             checkpoints=checkpoints,
             base=base,
         )

@@ -50,7 +50,7 @@ class InteractiveSession:
             "set": self.set,
             "show": lambda _: write(self.text),
             "save": self.save,
-            "help": lambda _: [note(line) for line in self.help_text.splitlines()],
+            "help": lambda _: self.show_help(),
             "retry": lambda _: self.retry(),
             "undo": lambda _: self.undo(),
             "new": lambda _: self.start_again(),
@@ -96,6 +96,10 @@ class InteractiveSession:
                 note(" [stopped]")
             except MinigptError as error:
                 note(f"{error}")
+
+    def show_help(self) -> None:
+        for line in self.help_text.splitlines():
+            note(line)
 
     def retry(self) -> None:
         """Replaces what the model wrote in the last turn, with other random numbers."""

@@ -37,16 +37,14 @@ class _Console(Console):
         raise BrokenPipeError  # `minigpt.cli.app` then exits with 0, rich with 1
 
 
+def titled(title: str, **options: Any) -> Table:
+    """An empty table without lines, under a title."""
+    return Table(title=one_line(title), title_justify="left", title_style="bold", box=None, **options)
+
+
 def facts(title: str, rows: Mapping[str, str]) -> RenderableType:
     """Names and values in two columns under a title."""
-    table = Table(
-        title=one_line(title),
-        title_justify="left",
-        title_style="bold",
-        show_header=False,
-        box=None,
-        padding=(0, 2, 0, 0),
-    )
+    table = titled(title, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from minigpt.cli.render.console import progress_bar
+from minigpt.cli.render.console import progress_bar, titled
 from minigpt.cli.signals import raise_lost_interrupt
 from minigpt.tokenizer.display import one_line
 
@@ -72,9 +72,7 @@ class PreparationDisplay:
 
 def plan_table(plan: "Plan") -> Table:
     """The settings of a run, each with the options that change it."""
-    table = Table(
-        title=one_line(plan.directory), title_justify="left", title_style="bold", box=None, header_style="dim"
-    )
+    table = titled(str(plan.directory), header_style="dim")
     table.add_column(style="dim")
     table.add_column()
     table.add_column("change it with", style="cyan")
