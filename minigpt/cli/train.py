@@ -249,7 +249,7 @@ def _train(
                             discard_run(job.run)
                         raise
                     shown.close()
-                    display = shown.enter_context(TrainingDisplay.of(event, out))
+                    display = shown.enter_context(TrainingDisplay(event, out))
                     done = event.step  # the resumed run writes the later lines again
                     if run.record.measured_since == done:
                         done -= 1  # and the evaluation at this step, which measured something else

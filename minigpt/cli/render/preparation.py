@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from rich.console import Console
@@ -33,9 +32,7 @@ class PreparationDisplay:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._activity.close()
 
     def follow(self, events: "Generator[Event, None, Result]") -> Result:

@@ -29,7 +29,7 @@ def show(events: "Iterable[Event]") -> "Event | None":
         for event in events:
             if isinstance(event, Started):
                 stack.close()  # a distilled run starts twice
-                display = stack.enter_context(TrainingDisplay.of(event, out))
+                display = stack.enter_context(TrainingDisplay(event, out))
             else:
                 display.show(event)
             last = event
