@@ -109,10 +109,7 @@ def info(
 
 
 def _verified(path: Path) -> dict[str, int]:
-    """The .safetensors files of a model, and how many of their tensors have a checksum.
-
-    Raises: CheckpointError for the first damaged file.
-    """
+    """The .safetensors files of a model, and how many of their tensors have a checksum; a damaged one is an error."""
     from minigpt.storage.tensors import TensorFile
 
     found = {}

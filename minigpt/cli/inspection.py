@@ -119,10 +119,6 @@ def inspect(
 
 
 def _text(prompt: str | None, file: Path | None, reading: ReadingConfig) -> str:
-    """The text to inspect.
-
-    Raises: ConfigError for two texts; DataError for none.
-    """
     if prompt is not None and file is not None:
         raise ConfigError("a text cannot be combined with --file; give one of the two")
     (text,) = read_prompts(prompt, file, "auto" if file is None else "whole", reading, option="--file")

@@ -252,10 +252,7 @@ def _block(first: str) -> str:
 
 
 def _parsed(name: str, text: str) -> Any:
-    """A setting's value from the text typed.
-
-    Raises: ConfigError if the text does not have the setting's type.
-    """
+    """A setting's value from the text typed."""
     annotation = annotations_of(SamplingConfig)[name]
     kinds = value_types(annotation)
     if text in ("", "none") and (len(kinds) == 0 or annotation is not kinds[0]):
@@ -277,10 +274,7 @@ def _parsed(name: str, text: str) -> Any:
 
 
 def _split(name: str, text: str) -> tuple[str, ...]:
-    """The texts that a shell would read.
-
-    Raises: ConfigError if a quotation mark or a backslash stands alone.
-    """
+    """The texts that a shell would read."""
     try:
         return tuple(shlex.split(text))
     except ValueError as error:

@@ -124,10 +124,7 @@ def load(
 
 
 def _sampling_config(sampling: dict[str, Any]) -> SamplingConfig:
-    """The sampling settings; a setting of several texts also takes a single text or a list.
-
-    Raises: ConfigError.
-    """
+    """The sampling settings; a setting of several texts also takes a single text or a list."""
     known = SamplingConfig.__dataclass_fields__
     for name in sampling.keys() - known.keys():
         raise ConfigError(f"unknown sampling setting {name!r}; there are: {', '.join(sorted(known))}")

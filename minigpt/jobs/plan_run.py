@@ -9,7 +9,6 @@ import torch
 
 from minigpt import device
 from minigpt.config import TrainConfig
-from minigpt.data.corpus import Corpus
 from minigpt.data.shards import ByteProgress
 from minigpt.errors import ConfigError
 from minigpt.evaluation import baselines
@@ -58,7 +57,8 @@ def plan_run(
     corpus.check_loss_on(options.training.loss_on)
     began, others = time.perf_counter(), OtherPrograms()
     yield Activity("measuring the baselines on the held-out text")
-    measured, copied = tuple(baselines.cheap_baselines(corpus)), _copied_share(corpus)
+    measured = tuple(baselines.cheap_baselines(corpus))
+    copied = 0.0 if corpus.train_speakers is not None else baselines.copied_share(corpus)  # a chat log repeats prompts
     yield Activity("measuring this machine")
     stats, memory = CorpusStats.of(corpus, measured), device.free_memory(target)
     if base is None:
@@ -102,16 +102,9 @@ def plan_run(
     slowed = others.cores()
     notes = _notes(request, settings.training, target, directory, slowed, copied, corpus.n_documents)
     planned = Plan(
-        request=request,
-        directory=directory,
-        corpus=corpus,
-        settings=settings,
-        base=base,
-        device=target,
-        baselines=measured,
-        notes=(*settings.notes, *notes),
-        seconds=time.perf_counter() - began,
-    )
+        request=request, directory=directory, corpus=corpus, settings=settings, base=base, device=target,
+        baselines=measured, notes=(*settings.notes, *notes), seconds=time.perf_counter() - began,
+    )  # fmt: skip
     yield Planned(planned)
     for note in planned.notes:
         yield Notice(0, note)
@@ -136,11 +129,6 @@ def _measured_settings(
     return plan_with(timer.corrected(settings.slowdown(measured))).measured_again(again)
 
 
-def _copied_share(corpus: Corpus) -> float:
-    """The fraction of the held-out text that the training text contains too; 0 of a chat log, which repeats prompts."""
-    return 0.0 if corpus.train_speakers is not None else baselines.copied_share(corpus)
-
-
 def _notes(
     request: Request,
     training: TrainConfig,
@@ -150,11 +138,8 @@ def _notes(
     copied: float,
     n_documents: int,
 ) -> Iterator[str]:
-    """Sentences on a held-out text that occurs in the training text, on a speed measured without torch.compile, without
-    compiled C code or beside other programs, and on a name already taken.
-
-    `others` is the number of cores that other programs used, `copied` the fraction of the held-out text.
-    """
+    """Sentences for the user; `others` is the number of cores that other programs used, `copied` the fraction of the
+    held-out text that is in the training text too."""
     if copied >= _MUCH_COPIED:
         drop = "--deduplicate drops documents that repeat another, and " if n_documents > 1 else ""
         yield (
@@ -174,10 +159,7 @@ def _notes(
 
 
 def _open_base(options: RunOptions, checkpoints: Path) -> Generator[Event, None, Checkpoint | None]:
-    """The model to fine-tune, if any.
-
-    Raises: CheckpointError; ConfigError for another tokenizer than the model's.
-    """
+    """The model to fine-tune, if any."""
     if options.base is None:
         for name in ("lora", "freeze"):
             if getattr(options.training, name):
