@@ -14,7 +14,7 @@ Names are imported when they are first used, so `import minigpt` takes no time.
 
 TYPE_CHECKING = False  # as in typing, which takes 5 ms to import
 if TYPE_CHECKING:
-    from minigpt.cli.render.show import show
+    from minigpt.cli.render.training_display import show
     from minigpt.config import PRESETS, GPTConfig, SamplingConfig, TrainConfig
     from minigpt.data.corpus import Corpus
     from minigpt.errors import (
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from minigpt.training.loop import train
 
 _HOME = {
-    "cli.render.show": "show",
+    "cli.render.training_display": "show",
     "config": "PRESETS GPTConfig SamplingConfig TrainConfig",
     "data.corpus": "Corpus",
     "errors": "CheckpointError ConfigError DataError DeviceError GenerationError MinigptError MissingPackageError "

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.options import CheckpointsOption, JsonOption, NewestModelArgument
-from minigpt.cli.render.model_facts import model_facts
 from minigpt.cli.render.terminal import note, some_of, write
 from minigpt.errors import CheckpointError
 from minigpt.units import count, duration, size
@@ -58,7 +57,7 @@ def info(
 
     - `minigpt info letters --verify`
     """
-    from minigpt.cli.render.console import console, facts
+    from minigpt.cli.render.console import console, facts, model_facts
     from minigpt.importers.open_model import describe_model, find_model
     from minigpt.storage.adapter import is_adapter
     from minigpt.storage.checkpoint import TRAINING, WEIGHTS

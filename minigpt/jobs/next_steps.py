@@ -1,8 +1,9 @@
 """What a user can do after a run: whether it learned, whether it was still improving, and the commands that help."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from minigpt.jobs.resume import last_state
 from minigpt.jobs.suspects import find_suspects
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.expectation import ExpectedRange, continued_range
-from minigpt.planning.learning_curve import Trend, trend
 from minigpt.planning.plan import LEARNING
 from minigpt.storage.run_record import Result, RunRecord
 from minigpt.units import count
@@ -32,6 +32,23 @@ _LONG_COMMAND = 300  # characters of texts, from which on a command does not lis
 _FREQUENCY_SAMPLE = 1_000_000  # tokens of the validation text
 # Options that a new run on the same text needs again.
 _OF_THE_TEXT = (*(field.name for field in fields(ReadingConfig)), "loss_on")
+_FEWEST = 5  # evaluations that show a trend
+_QUARTER = 0.75  # the trend is that of the last quarter of the steps
+_IMPROVING, _WORSE = 0.005, 0.01  # the least change, as a fraction of the bits per byte
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The course of the validation loss towards the end of a run.
+
+    `before` and `now` are bits per byte: of the best evaluation and the last one if it was `rising`, else at three
+    quarters of the steps and at the end. `since` is the step of `before`.
+    """
+
+    direction: Literal["falling", "flat", "rising"]
+    since: int
+    before: float
+    now: float
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,18 @@ def next_steps(job: Job) -> list[NextStep]:
     if course is None:
         return []
     return [*_of_trend(job, record, record.result, course), *_of_text(job, record)]
+
+
+def trend(evaluations: Sequence[tuple[int, float]]) -> Trend | None:
+    """The trend of evaluations (step, bits per byte) in order; None for fewer than five."""
+    if len(evaluations) < _FEWEST:
+        return None
+    last_step, now = evaluations[-1]
+    best_step, best = min(evaluations, key=lambda evaluation: evaluation[1])
+    if now > best * (1 + _WORSE):
+        return Trend("rising", best_step, best, now)
+    since, before = min(evaluations[:-1], key=lambda evaluation: abs(evaluation[0] - _QUARTER * last_step))
+    return Trend("falling" if now < before * (1 - _IMPROVING) else "flat", since, before, now)
 
 
 def _of_failure(job: Job, record: RunRecord, result: Result) -> Iterator[NextStep]:

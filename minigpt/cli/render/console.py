@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -12,6 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from minigpt.tokenizer.display import one_line, visible
+from minigpt.units import count, size
+
+if TYPE_CHECKING:
+    from minigpt.config import GPTConfig
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 
 def console(*, stderr: bool = True) -> Console:
@@ -50,6 +55,23 @@ def facts(title: str, rows: Mapping[str, str]) -> RenderableType:
     for name, value in rows.items():
         table.add_row(Text(one_line(name.replace("_", " "))), Text(one_line(value)))
     return table
+
+
+def model_facts(config: "GPTConfig", tokenizer: "Tokenizer", weight_bytes: int) -> dict[str, str]:
+    """A model's size and shape as rows; `weight_bytes` is 0 if there is no weights file."""
+    vocabulary = count(tokenizer.vocab_size, "token")
+    if config.vocab_size > tokenizer.vocab_size:
+        vocabulary += f", padded to {config.vocab_size:,}"
+    return {
+        "parameters": f"{config.n_parameters:,}",
+        "weights": size(weight_bytes) if weight_bytes else "none",
+        "tokenizer": f"{tokenizer.name}, {vocabulary}",
+        "context": count(config.n_positions, "token"),
+        "shape": f"{count(config.n_layer, 'layer')}, {count(config.n_head, 'head')}, width {config.n_embd:,}",
+        "dropout": f"{config.dropout:g}",
+        "layer norm epsilon": f"{config.layer_norm_epsilon:g}",
+        "activation function": config.activation_function,
+    }
 
 
 @contextmanager

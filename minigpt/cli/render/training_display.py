@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
@@ -165,6 +166,32 @@ class TrainingDisplay:
         if self.stopping:
             parts.append(Text(STOPPING, style="yellow"))
         return Group(*parts)
+
+
+def show(events: "Iterable[Event]") -> "Event | None":
+    """Draws the events of `minigpt.fit()` until the run ends: plan, progress, samples. Returns the last event.
+
+    In a terminal, and in a notebook that has ipywidgets, a live panel shows the progress; elsewhere lines do.
+
+    >>> finished = minigpt.show(minigpt.fit("corpus.txt", steps=20))
+    >>> finished.step
+    20
+    """
+    from minigpt.cli.render.console import console
+    from minigpt.cli.render.preparation import PreparationDisplay
+    from minigpt.jobs.events import Started
+
+    out, last = console(), None
+    with ExitStack() as stack:
+        display: PreparationDisplay | TrainingDisplay = stack.enter_context(PreparationDisplay(out))
+        for event in events:
+            if isinstance(event, Started):
+                stack.close()  # a distilled run starts twice
+                display = stack.enter_context(TrainingDisplay(event, out))
+            else:
+                display.show(event)
+            last = event
+    return last
 
 
 def _loss_text(event: "Step") -> str:
