@@ -87,13 +87,6 @@ class RunOptions:
         values |= self.reading.to_dict() | self.training.to_dict()
         return {name: value for name, value in values.items() if name in self.given}
 
-    def with_options(self, **options: Any) -> "RunOptions":
-        """A copy with more options, by the names that `of` takes; None adds nothing.
-
-        Raises: ConfigError, as `of`.
-        """
-        return RunOptions.of(self.to_dict() | {name: value for name, value in options.items() if value is not None})
-
     def with_training(self, **settings: Any) -> "RunOptions":
         """A copy in which these training settings were given too."""
         return dataclasses.replace(

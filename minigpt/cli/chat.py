@@ -64,7 +64,6 @@ def chat(
     Examples:
 
     - `minigpt chat`
-
     - `minigpt chat support --temperature 0.5 --system "Answer in one sentence."`
     """
     config = SamplingConfig(**given)

@@ -46,9 +46,7 @@ def corpus(
     Examples:
 
     - `minigpt corpus book.txt`
-
     - `minigpt corpus letters/ --model gpt2`
-
     - `minigpt corpus web.jsonl.gz --text-key content --json`
     """
     reading = ReadingConfig(**given)

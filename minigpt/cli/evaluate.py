@@ -78,13 +78,9 @@ def evaluate(
     Examples:
 
     - `minigpt evaluate moby_dick other_book.txt`
-
     - `minigpt evaluate moby_dick --held-out`
-
     - `minigpt evaluate gpt2 test.txt --stride 1024 --json`
-
     - `minigpt evaluate gpt2 lambada hellaswag`
-
     - `minigpt evaluate moby_dick wikitext2 --data wiki.test.raw --detokenize`
     """
     loss_on = given.pop("loss_on", None)

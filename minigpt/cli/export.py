@@ -78,9 +78,7 @@ def export(
     Examples:
 
     - `minigpt export moby_dick --to gguf --dtype q8_0`
-
     - `minigpt export moby_dick --to onnx --output site/model`
-
     - `minigpt export moby_dick --to html --title "Moby-Dick" --prompt "Call me"`
     """
     from minigpt.cli.render.console import console, facts

@@ -115,11 +115,8 @@ def generate(
     Examples:
 
     - `minigpt generate "Call me"`
-
     - `minigpt generate "Call me" --model moby_dick --temperature 0.7 --samples 3 --stop "."`
-
     - `cat letter.txt | minigpt generate --prompt-file - --until paragraph --json`
-
     - `minigpt generate "Call me" --memorization`
     """
     read_with = {name: given.pop(name) for name in READING if name in given}

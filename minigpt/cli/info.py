@@ -16,21 +16,17 @@ if TYPE_CHECKING:
     from minigpt.storage.run_record import CorpusRecord, Result, RunRecord
 
 _UNITS = {  # of the settings
-    "steps": "step",
-    "epochs": "epoch",
-    "minutes": "minute",
-    "context_length": "token",
-    "batch_size": "sequence",
-    "batch_tokens": "token",
-    "micro_batch_size": "sequence",
-    "warmup_steps": "step",
-    "eval_every": "step",
-    "eval_tokens": "token",
-    "sample_every": "step",
-    "save_every": "step",
-    "save_minutes": "minute",
-    "patience": "evaluation",
-    "spike_threshold": "standard deviation",
+    setting: unit
+    for unit, settings in {
+        "step": "steps warmup_steps eval_every sample_every save_every",
+        "epoch": "epochs",
+        "minute": "minutes save_minutes",
+        "token": "context_length batch_tokens eval_tokens",
+        "sequence": "batch_size micro_batch_size",
+        "evaluation": "patience",
+        "standard deviation": "spike_threshold",
+    }.items()
+    for setting in settings.split()
 }
 _ENDS = {
     "length": "at its full length",
@@ -52,9 +48,7 @@ def info(
     Examples:
 
     - `minigpt info`
-
     - `minigpt info gpt2 --json`
-
     - `minigpt info letters --verify`
     """
     from minigpt.cli.render.console import console, facts, model_facts

@@ -52,9 +52,7 @@ def inspect(
     Examples:
 
     - `minigpt inspect moby_dick "Call me Ishmael."`
-
     - `minigpt inspect moby_dick --file chapter.txt --table --top 3`
-
     - `minigpt inspect gpt2 "The cat sat on the mat" --html cat.html`
     """
     if png is not None and (layer is None or head is None):

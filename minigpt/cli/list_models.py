@@ -24,7 +24,6 @@ def list_models(as_json: JsonOption = False, checkpoints: CheckpointsOption = Pa
     Examples:
 
     - `minigpt list`
-
     - `minigpt list --json`
     """
     from minigpt.storage import model_list

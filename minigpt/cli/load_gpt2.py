@@ -38,9 +38,7 @@ def load_gpt2(
     Examples:
 
     - `minigpt load-gpt2`
-
     - `minigpt load-gpt2 distilgpt2`
-
     - `minigpt load-gpt2 --from nanoGPT/out/ckpt.pt --name shakespeare`
     """
     from minigpt.cli.render.console import console, facts, model_facts

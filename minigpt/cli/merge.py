@@ -30,7 +30,6 @@ def merge(
     Examples:
 
     - `minigpt merge letters`
-
     - `minigpt merge adapters/poems --model gpt2 --name poems`
     """
     from minigpt.importers.merge import merge_adapter

@@ -35,14 +35,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of 
 
 
 def settings_options(
-    *groups: tuple[type[Settings], Iterable[str]],
-    chosen: Iterable[str] = (),
-    build: Callable[[dict[str, Any]], Any] = dict,
+    *groups: tuple[type[Settings], Iterable[str]], chosen: Iterable[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A decorator that gives a command one option per named setting, and the settings that were typed as `given`.
 
-    The command's parameter `given` is what `build` makes of the typed settings, by default a dict of them. `chosen`
-    are settings whose default depends on the text or the machine.
+    `chosen` are settings whose default depends on the text or the machine.
     """
     names = [name for _, group in groups for name in group]
     chosen = frozenset(chosen)
@@ -62,7 +59,7 @@ def settings_options(
             given = {name: value for name, value in typed.items() if value is not None and value != []}
             given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
             given |= {name: tuple(map(unescaped, given[name])) for name in ESCAPED & given.keys()}
-            command(**values, given=build(given))
+            command(**values, given=given)
 
         parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
         keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]

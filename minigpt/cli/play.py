@@ -48,7 +48,6 @@ def play(
     Examples:
 
     - `minigpt play`
-
     - `minigpt play moby_dick --temperature 0.7 --until paragraph`
     """
     config = SamplingConfig(**given)

@@ -29,7 +29,6 @@ def remove(
     Examples:
 
     - `minigpt rm sherlock_holmes`
-
     - `minigpt rm test test-2 --yes`
     """
     from minigpt.storage.remove_run import find_removable, remove_run

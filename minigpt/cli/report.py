@@ -41,7 +41,6 @@ def report(
     Examples:
 
     - `minigpt report`
-
     - `minigpt report moby_dick moby_dick-2 --output both.html`
     """
     if names and len(names) > 2:

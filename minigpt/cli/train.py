@@ -3,7 +3,7 @@
 import signal
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,23 +26,10 @@ if TYPE_CHECKING:
     from minigpt.jobs.request import Request
     from minigpt.training.distributed import World
 
-_CHOSEN = (
-    "dropout",
-    "token_noise",
-    "bpe_dropout",
-    "sampled_softmax",
-    "spelling_features",
-    "embedding_weight_decay",
-    "n_layer",
-    "n_head",
-    "n_embd",
-    "context_length",
-    "batch_size",
-    "learning_rate",
-    "optimizer",
-    "patience",
-    "eval_tokens",
-)
+_CHOSEN = (  # for the text or the machine, if they are not given
+    "dropout", "token_noise", "bpe_dropout", "sampled_softmax", "spelling_features", "embedding_weight_decay",
+    "n_layer", "n_head", "n_embd", "context_length", "batch_size", "learning_rate", "optimizer", "patience", "eval_tokens",
+)  # fmt: skip
 
 
 @settings_options(
@@ -50,10 +37,9 @@ _CHOSEN = (
     (TrainConfig, names_of(TrainConfig)),
     (ReadingConfig, names_of(ReadingConfig)),
     chosen=_CHOSEN,
-    build=RunOptions.of,
 )
 def train(
-    given: RunOptions,
+    given: dict[str, Any],
     sources: Annotated[
         list[str] | None,
         typer.Argument(help="text files, folders or globs, or - for standard input", metavar="TEXT..."),
@@ -110,13 +96,9 @@ def train(
     Examples:
 
     - `minigpt train corpus.txt`
-
     - `minigpt train books/ --preset mini --minutes 30 --name library`
-
     - `minigpt train letters.txt --from gpt2 --epochs 3`
-
     - `minigpt train corpus.txt --watch`
-
     - `minigpt train corpus.txt --resume`
     """
     from minigpt.jobs.loggers import check_loggers  # fast, but --help does not need them
@@ -126,7 +108,7 @@ def train(
         sources=tuple(sources or ()),
         name=name,
         checkpoints=checkpoints,
-        options=given.with_options(preset=preset, tokenizer=tokenizer, **{"from": base}),
+        options=RunOptions.of({**given, "preset": preset, "tokenizer": tokenizer, "from": base}),
         allow_change=allow_change,
     )
     check_loggers(log or [])

@@ -26,17 +26,13 @@ def example_prompt(corpus: Corpus) -> str | None:
     prompt = None
     for line in _beginnings(text):
         words = _first_words(line)
-        rank = (_is_mostly_letters(words), len(line) >= _LINE, min(len(line), _LINE))
+        is_prose = 2 * sum(map(str.isalpha, words)) > sum(not character.isspace() for character in words)
+        rank = (is_prose, len(line) >= _LINE, min(len(line), _LINE))
         if rank > best:
             best, prompt = rank, words
         if all(best):
             break
     return prompt
-
-
-def _is_mostly_letters(text: str) -> bool:
-    """Whether more than half of the characters that are not spaces are letters."""
-    return 2 * sum(map(str.isalpha, text)) > sum(not character.isspace() for character in text)
 
 
 def _beginnings(text: str) -> Iterator[str]:
@@ -63,15 +59,10 @@ def _printable(line: str) -> str:
 def _first_words(line: str) -> str:
     """The first words of a line, without the space after them; of a script without spaces, the first characters."""
     end = min(len(line), _WITHOUT_SPACES)
-    if _has_words(line):
+    if line.count(" ") >= len(line) / _LONGEST_WORD:  # in Chinese, Japanese and Thai it is not
         ends = [match.end() for match in re.finditer(r"\S+", line) if match.end() <= _LONGEST]
         enough = [end for end in ends[_WORDS - 1 :] if end >= _SHORTEST]
         end = (enough or ends[-1:] or [_LONGEST])[0]
     while end < len(line) and unicodedata.combining(line[end]):
         end += 1
     return line[:end]
-
-
-def _has_words(line: str) -> bool:
-    """Whether words are separated by spaces: in Chinese, Japanese and Thai they are not."""
-    return line.count(" ") >= len(line) / _LONGEST_WORD

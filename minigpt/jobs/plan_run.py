@@ -35,6 +35,7 @@ from minigpt.training.events import Notice
 # seconds.
 _LAST_MEASUREMENT, _LONGEST_MEASUREMENT = 1.0, 5.0
 _LAST_SHARE = 0.008  # of a budget in minutes
+_SLOWER = 1.05  # times as long as in the last measurement: for less, the choices are not made again
 _MUCH_COPIED = 0.05  # of the held-out text
 
 
@@ -124,9 +125,8 @@ def _measured_settings(
     seconds = _LAST_SHARE * 60 * (settings.training.minutes or 0) / (1 if settings.teacher is None else 2)
     again = functools.partial(measure, seconds=min(max(seconds, _LAST_MEASUREMENT), _LONGEST_MEASUREMENT))
     measured = settings.measured_again(again)
-    if not settings.was_slower_than(measured):
-        return measured
-    return plan_with(timer.corrected(settings.slowdown(measured))).measured_again(again)
+    slowdown = settings.slowdown(measured)
+    return measured if slowdown <= _SLOWER else plan_with(timer.corrected(slowdown)).measured_again(again)
 
 
 def _notes(

@@ -98,7 +98,7 @@ def plan_settings(
         processes=processes,
     )  # the same run with other options  # fmt: skip
     notes: list[str] = []
-    model = base.replace(**options.shape) if base else _new_model(preset, stats.vocab_size, options)
+    model = (base or preset_config(preset).replace(vocab_size=stats.vocab_size)).replace(**options.shape)
     context = _context(model, stats.n_tokens, options, notes, fine_tuning=base is not None)
     if base is None:
         model = model.replace(n_positions=context)
@@ -227,10 +227,6 @@ def _smaller_adapter(
     else:
         return None
     return replace(planned, notes=(why, *planned.notes))
-
-
-def _new_model(preset: str, vocab_size: int, options: RunOptions) -> GPTConfig:
-    return preset_config(preset).replace(vocab_size=vocab_size, **options.shape)
 
 
 def _context(model: GPTConfig, n_tokens: int, options: RunOptions, notes: list[str], *, fine_tuning: bool) -> int:
