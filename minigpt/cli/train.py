@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 _CHOSEN = (  # for the text or the machine, if they are not given
     "dropout", "token_noise", "bpe_dropout", "sampled_softmax", "spelling_features", "embedding_weight_decay",
-    "n_layer", "n_head", "n_embd", "context_length", "batch_size", "learning_rate", "optimizer", "patience", "eval_tokens",
+    "n_layer", "n_head", "n_embd", "context_length", "batch_size", "learning_rate", "optimizer", "patience",
+    "eval_tokens",
 )  # fmt: skip
 
 
