@@ -1,6 +1,7 @@
 """What the shell completes after Tab: names of runs and models, formats, presets. It reads names only."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -14,6 +15,10 @@ def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
 
     checkpoints = ctx.params.get("checkpoints") or _DEFAULT
     return [name for name in model_names(Path(checkpoints)) if name.startswith(incomplete) and name.isprintable()]
+
+
+run_option = partial(typer.Option, autocompletion=complete_runs)
+run_argument = partial(typer.Argument, autocompletion=complete_runs)
 
 
 def complete_from(*choices: str) -> Callable[[str], list[str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.completion import complete_runs
+from minigpt.cli.completion import run_option
 from minigpt.cli.models import open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, settings_options
 from minigpt.cli.render.terminal import note, write
@@ -31,10 +31,7 @@ def corpus(
     texts: Annotated[
         list[str], typer.Argument(help="text files, folders or globs, or - for standard input", metavar="TEXT...")
     ],
-    model: Annotated[
-        str | None,
-        typer.Option(help="also measure this model, which must not have seen the text", autocompletion=complete_runs),
-    ] = None,
+    model: Annotated[str | None, run_option(help="also measure this model, which must not have seen the text")] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),

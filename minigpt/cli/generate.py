@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from minigpt.cli.completion import complete_runs
+from minigpt.cli.completion import run_option
 from minigpt.cli.models import (
     AdapterOption,
     CompileOption,
@@ -50,12 +50,7 @@ def generate(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            help="a run's name, or a model's file or folder [default: the newest model]",
-            autocompletion=complete_runs,
-        ),
+        run_option("--model", "-m", help="a run's name, or a model's file or folder [default: the newest model]"),
     ] = None,
     adapter: AdapterOption = None,
     prompt_file: Annotated[
@@ -74,10 +69,7 @@ def generate(
     quantize: QuantizeOption = "auto",
     compiled: CompileOption = False,
     draft: Annotated[
-        str | None,
-        typer.Option(
-            help="a smaller model with the same tokenizer, for speculative decoding", autocompletion=complete_runs
-        ),
+        str | None, run_option(help="a smaller model with the same tokenizer, for speculative decoding")
     ] = None,
     speculate: Annotated[
         Literal["auto", "lookup", "off"],

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from minigpt.cli.completion import complete_runs
+from minigpt.cli.completion import run_option
 from minigpt.cli.options import CheckpointsOption, NewestModelArgument, command_line
 from minigpt.cli.render.terminal import note, write
 
@@ -13,10 +13,7 @@ from minigpt.cli.render.terminal import note, write
 def merge(
     model: NewestModelArgument = None,
     base: Annotated[
-        str | None,
-        typer.Option(
-            "--model", help="the base model [default: the one that the adapter names]", autocompletion=complete_runs
-        ),
+        str | None, run_option("--model", help="the base model [default: the one that the adapter names]")
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="the name to save it under [default: the adapter's, and -merged]")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from minigpt.cli.completion import complete_runs
+from minigpt.cli.completion import run_option
 from minigpt.cli.render.terminal import note
 from minigpt.errors import ConfigError, MinigptError
 
@@ -34,10 +34,9 @@ CompileOption = Annotated[
 
 AdapterOption = Annotated[
     str | None,
-    typer.Option(
+    run_option(
         "--adapter",
         help="a LoRA adapter's name or folder, of minigpt or peft; it is added to --model [default: its base model]",
-        autocompletion=complete_runs,
     ),
 ]
 

@@ -10,22 +10,16 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from minigpt.cli.completion import complete_runs
+from minigpt.cli.completion import run_argument
 from minigpt.cli.render.terminal import note
 from minigpt.settings import Settings, annotations_of, value_types
 from minigpt.shell import join
 
 ESCAPED = {"stop", "bad_words", "logit_bias"}  # settings whose texts may be escapes
-ModelArgument = Annotated[
-    str, typer.Argument(help="a run's name, or a model's file or folder", metavar="MODEL", autocompletion=complete_runs)
-]
+ModelArgument = Annotated[str, run_argument(help="a run's name, or a model's file or folder", metavar="MODEL")]
 NewestModelArgument = Annotated[
     str | None,
-    typer.Argument(
-        help="a run's name, or a model's file or folder [default: the newest model]",
-        metavar="MODEL",
-        autocompletion=complete_runs,
-    ),
+    run_argument(help="a run's name, or a model's file or folder [default: the newest model]", metavar="MODEL"),
 ]
 CheckpointsOption = Annotated[
     Path, typer.Option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="folder of the runs and models")

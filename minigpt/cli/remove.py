@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from minigpt.cli.completion import complete_runs
+from minigpt.cli.completion import run_argument
 from minigpt.cli.options import CheckpointsOption
 from minigpt.cli.render.terminal import note
 from minigpt.tokenizer.display import one_line
@@ -15,10 +15,7 @@ _SHOWN = 5  # names of files
 
 
 def remove(
-    names: Annotated[
-        list[str],
-        typer.Argument(help="names of runs; minigpt list shows them", metavar="NAME...", autocompletion=complete_runs),
-    ],
+    names: Annotated[list[str], run_argument(help="names of runs; minigpt list shows them", metavar="NAME...")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="remove without asking")] = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from minigpt.cli.completion import complete_runs
+from minigpt.cli.completion import run_argument
 from minigpt.cli.options import CheckpointsOption
 from minigpt.cli.output_file import check_output
 from minigpt.cli.render.terminal import note, some_of, write
@@ -16,11 +16,7 @@ from minigpt.reports import REPORT
 def report(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="a run's name or folder, or two to compare [default: the newest run]",
-            metavar="RUN",
-            autocompletion=complete_runs,
-        ),
+        run_argument(help="a run's name or folder, or two to compare [default: the newest run]", metavar="RUN"),
     ] = None,
     output: Annotated[
         Path | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.completion import complete_from, complete_runs
+from minigpt.cli.completion import complete_from, run_option
 from minigpt.cli.joined_world import continues, joined_world, share_job, train_with_main
 from minigpt.cli.launch import check_count
 from minigpt.cli.options import CheckpointsOption, names_of, settings_options
@@ -45,9 +45,7 @@ def train(
         list[str] | None,
         typer.Argument(help="text files, folders or globs, or - for standard input", metavar="TEXT..."),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="name of the run [default: from the first text]", autocompletion=complete_runs)
-    ] = None,
+    name: Annotated[str | None, run_option(help="name of the run [default: from the first text]")] = None,
     preset: Annotated[
         str | None,
         typer.Option(
@@ -62,10 +60,7 @@ def train(
         ),
     ] = None,
     base: Annotated[
-        str | None,
-        typer.Option(
-            "--from", help="model to fine-tune: a run's name, or a model's file or folder", autocompletion=complete_runs
-        ),
+        str | None, run_option("--from", help="model to fine-tune: a run's name, or a model's file or folder")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="continue the run of that name, else the newest of that text, else of all")

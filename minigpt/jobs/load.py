@@ -72,18 +72,9 @@ class Model:
         >>> for piece in minigpt.load("corpus").stream("Once upon a time", seed=1):
         ...     _ = sys.stderr.write(piece)
         """
-        config = _sampling_config(sampling)
-        return self._stream(prompt, config, processors)
-
-    def _stream(
-        self, prompt: str | Sequence[int], config: SamplingConfig, processors: Sequence[LogitsProcessor]
-    ) -> Iterator[str]:
-        drafter = default_drafter(self.engine)
-        for piece in generate_pieces(
-            self.engine, self.tokenizer, [prompt], config, processors=processors, drafter=drafter
-        ):
-            if piece.text:
-                yield piece.text
+        config, drafter = _sampling_config(sampling), default_drafter(self.engine)
+        pieces = generate_pieces(self.engine, self.tokenizer, [prompt], config, processors=processors, drafter=drafter)
+        return (piece.text for piece in pieces if piece.text)
 
 
 def load(

@@ -51,11 +51,12 @@ def open_loggers(
     try:
         for name in names:
             try:
-                loggers[name] = _start(name, run, title)
-            except ConfigError as error:
+                loggers[name] = _LOGGERS[name](run, title)
+            except Exception as error:  # the packages document no exceptions
+                why = f"--log {name} cannot start ({first_line_of(error)}); {_LOGGERS[name].start_hint}"
                 if required:
-                    raise
-                report(f"{error}; training continues without it")
+                    raise ConfigError(why) from error
+                report(f"{why}; training continues without it")
         yield lambda event: attempt(lambda logger: logger.write(event))
     finally:
         attempt(lambda logger: logger.close())
@@ -200,10 +201,3 @@ class _WandbLogger(_Logger):
 
 
 _LOGGERS: dict[str, type[_Logger]] = {"tensorboard": _TensorBoardLogger, "wandb": _WandbLogger}
-
-
-def _start(name: str, run: "Run", title: str) -> _Logger:
-    try:
-        return _LOGGERS[name](run, title)
-    except Exception as error:  # the packages document no exceptions
-        raise ConfigError(f"--log {name} cannot start ({first_line_of(error)}); {_LOGGERS[name].start_hint}") from error
