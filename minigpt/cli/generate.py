@@ -192,7 +192,6 @@ def _fit_into_context(
     """The number of tokens of each prompt, and the settings; for beams, with fewer new tokens if that may `shorten`.
 
     Notes prompts that are longer than the context length.
-    Raises: ConfigError for the first of them, if `strict`; GenerationError if there is no room for the beams.
     """
     from minigpt.generation.beam_search import check_room
     from minigpt.generation.decoding import check_keep_first

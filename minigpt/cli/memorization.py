@@ -78,10 +78,7 @@ class MemorizationMeter:
 def open_meter(
     checkpoint: "Checkpoint", sources: list[str], min_words: int, reading: ReadingConfig
 ) -> MemorizationMeter:
-    """Opens the index of a model's training text, or of the given sources; notes go to stderr.
-
-    Raises: ConfigError if the training text cannot be found; DataError for sources that cannot be read.
-    """
+    """Opens the index of a model's training text, or of the given sources; notes go to stderr."""
     from minigpt.evaluation.memorization.index import MemorizationIndex
     from minigpt.evaluation.memorization.training_text import find_training_text, read_text
 

@@ -63,7 +63,6 @@ def open_model(
 
     `adapter` is the name or folder of an adapter that is added to it; without a name, to the model that it names. The
     weights stay memory-mapped, as in `from_huggingface`.
-    Raises: MinigptError, also if memory runs out.
     """
     from minigpt.device import resolve_device, resolve_generation_dtype
     from minigpt.importers.open_model import find_adapted, load_model
@@ -87,10 +86,7 @@ def open_model(
 
 
 def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, compiled: bool) -> "Engine":
-    """The engine for a model; prints a note if the compiled code is missing or uses one core.
-
-    Raises: ConfigError if the engine supports no int8, cannot be compiled, or needs more memory than is free.
-    """
+    """The engine for a model; prints a note if the compiled code is missing or uses one core."""
     from minigpt.device import avoid_cudnn_attention
     from minigpt.generation.engines.native import NativeEngine
     from minigpt.generation.engines.resolve import missing_compiled_code, resolve_engine
@@ -114,10 +110,7 @@ def _out_of_memory_while_loading(model: str) -> AbstractContextManager[None]:
 def open_drafter(
     draft: str | None, speculate: str, checkpoint: "Checkpoint", engine: "Engine", checkpoints: Path
 ) -> "Drafter | None":
-    """The drafter for speculative decoding: the model named `draft`, or as `speculate` says.
-
-    Raises: MinigptError.
-    """
+    """The drafter for speculative decoding: the model named `draft`, or as `speculate` says."""
     from minigpt.generation.engines.resolve import resolve_engine
     from minigpt.generation.speculative import DraftModel, PromptLookup, default_drafter
 

@@ -38,9 +38,6 @@ def read_prompts(
     for standard input (-), else lines.
 
     A file is read in UTF-8 or else as `reading` says. `option` names the file on the command line.
-
-    Raises: ConfigError for both a prompt and a file, and for a prompt that is not UTF-8; DataError for a file that
-    cannot be read, is in neither encoding or not JSON, or holds no prompt.
     """
     if prompt is not None and file is not None:
         raise ConfigError("a prompt cannot be combined with --prompt-file; give one of the two")

@@ -126,8 +126,8 @@ class InteractiveSession:
         """Lets the model write the end of the last of these turns, until it is done or Ctrl-C stops it.
 
         A given seed that a turn has used is advanced, so that no two turns draw the same numbers. If a turn is to be
-        replaced and the model is stopped before it has written anything, the old turn is kept.
-        Raises: MinigptError if it cannot; if it has not written anything, the turns and the seed are those before.
+        replaced and the model is stopped before it has written anything, the old turn is kept. If it fails before that,
+        the turns and the seed are those before.
         """
         before, seed = self.turns, (self.config, self.seed_is_used)
         if self.seed_is_used and self.config.seed is not None:

@@ -73,7 +73,6 @@ def evaluate_held_out(
     """Evaluates the held-out part of a model's training text, by default on the turns that the run measured.
 
     `sources` are the training text if it was given again, read with the recorded settings but those in `reading`.
-    Raises: ConfigError if nothing was held out, or the training text cannot be found.
     """
     from minigpt.cli.render.console import console, progress_bar
     from minigpt.evaluation.training_corpus import find_training_corpus, given_training_corpus, held_out_overlap

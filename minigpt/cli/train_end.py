@@ -45,10 +45,7 @@ def print_how_to_resume(job: "Job", checkpoints: Path) -> None:
 
 
 def how_to_resume(run: "Run", checkpoints: Path, *options: str) -> tuple[str, str]:
-    """What is saved of a run that ended early, and the command that continues from it with these options.
-
-    Raises: CheckpointError if what is saved cannot be read.
-    """
+    """What is saved of a run that ended early, and the command that continues from it with these options."""
     from minigpt.jobs.resume import last_state, teacher_step, weights_without_state
 
     directory, command = run.directory, ("--resume", "--name", run.directory.name)

@@ -42,10 +42,7 @@ _MUCH_COPIED = 0.05  # of the held-out text
 def plan_run(
     request: Request, processes: int = 1, local_processes: int = 1, progress: ByteProgress | None = None
 ) -> Generator[Event, None, Plan]:
-    """Reads the text, measures this machine and plans the run; yields the plan, then a notice for each of its notes.
-
-    Raises: MinigptError.
-    """
+    """Reads the text, measures this machine and plans the run; yields the plan, then a notice for each of its notes."""
     if not request.sources:
         raise ConfigError("there is no text to train on; give a text file: minigpt train corpus.txt")
     options, checkpoints = request.options, request.checkpoints

@@ -51,7 +51,6 @@ def prepare(
     `restarted`: a launcher has started the command again that began the run.
 
     Of the `processes` that will train, `local_processes` are on this machine.
-    Raises: MinigptError.
     """
     directory = find_run(request, restarted=restarted) if resume or restarted else None
     if directory is not None:

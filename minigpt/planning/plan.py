@@ -208,7 +208,6 @@ def _smaller_adapter(
     """The plan of an adapter that takes less memory than `config`, which failed with `error`.
 
     It is None if the user's options allow no such adapter.
-    Raises: ConfigError if the adapter does not fit into memory either.
     """
     if config.lora_embedding and "lora_embedding" not in options.given:
         planned = plan_with(options.with_training(lora_embedding=False))
@@ -230,10 +229,7 @@ def _smaller_adapter(
 
 
 def _context(model: GPTConfig, n_tokens: int, options: RunOptions, notes: list[str], *, fine_tuning: bool) -> int:
-    """The context length: as given, else the model's, but not longer than the text.
-
-    Raises: ConfigError if it is longer than the context length of the model to fine-tune.
-    """
+    """The context length: as given, else the model's, but not longer than the text."""
     usual = min(model.n_positions, _FINE_TUNING_CONTEXT) if fine_tuning else model.n_positions
     wanted = options.training.context_length or usual
     context = min(wanted, max(1, n_tokens - 1))
