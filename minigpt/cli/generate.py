@@ -26,7 +26,7 @@ from minigpt.cli.options import (
     settings_options,
 )
 from minigpt.cli.prompts import READING, PromptFormat, note_unread_text, read_prompts, refuse_reading
-from minigpt.cli.render.continuations import Continuation, JsonOutput, MemorizationOutput, Output, PlainOutput, collect
+from minigpt.cli.render.continuations import Continuation, JsonOutput, Output, PlainOutput, collect
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig, SamplingConfig
 from minigpt.data.transcript import CHAT_TEMPLATE
@@ -162,7 +162,7 @@ def generate(
         if prompts == [""]:
             note("no prompt: generates a new document, starting from the end-of-text token")
     if meter and not as_json:
-        output = MemorizationOutput(meter)
+        output = meter
     elif explain or table:
         from minigpt.cli.render.console import console
         from minigpt.cli.render.explained_output import ColoredOutput, TableOutput
@@ -254,7 +254,7 @@ def _print_continuations(
             if begin + continuation.number and separator is not None:
                 write(separator)
             output.write(continuation)
-        n_new += [len(each.ids) for each in continuations]
+        n_new += [len(each.pieces) for each in continuations]
     output.end()
     return n_new, seconds, first
 

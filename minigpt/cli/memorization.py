@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from minigpt.cli.render.console import console, progress_bar
+from minigpt.cli.render.continuations import Continuation, Output
 from minigpt.cli.render.memorization import highlighted, run_line, summary_line
 from minigpt.cli.render.terminal import note
 from minigpt.config import ReadingConfig
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from minigpt.storage.checkpoint import Checkpoint
 
 
-class MemorizationMeter:
+class MemorizationMeter(Output):
     """Measures texts against the index of one training text; prints the result or returns it as JSON.
 
     `origins` are the source files of the training documents; None if they are not known.
@@ -30,8 +31,9 @@ class MemorizationMeter:
     def measure(self, text: str, prompt: str) -> "Memorization":
         return self.index.measure(text, prompt, self.min_words)
 
-    def show(self, prompt: str, text: str) -> None:
+    def write(self, continuation: Continuation) -> None:
         """Prints a continuation with its long copied runs marked, and the locations of the originals."""
+        prompt, text = continuation.prompt, continuation.text
         measured = self.measure(text, prompt)
         out = console(stderr=False)
         line = Text(visible(prompt, is_text=True)).append(highlighted(text, measured))
