@@ -34,9 +34,7 @@ from minigpt.errors import ConfigError, GenerationError
 from minigpt.units import count
 
 if TYPE_CHECKING:
-    from minigpt.cli.memorization import MemorizationMeter
     from minigpt.generation.engines.engine import Engine
-    from minigpt.storage.checkpoint import Checkpoint
     from minigpt.tokenizer.tokenizer import Tokenizer
 
 _ALTERNATIVES = 5  # shown for each token if --alternatives is not given
@@ -143,7 +141,11 @@ def generate(
     lengths, config = _fit_into_context(
         prompts, tokenizer, shape.n_positions, config, strict=strict, shorten="max_new_tokens" not in given
     )
-    meter = _open_meter(checkpoint, corpus or [], copied_words, reading) if memorization else None
+    meter = None
+    if memorization:
+        from minigpt.cli.memorization import open_meter  # takes a tenth of a second
+
+        meter = open_meter(checkpoint, corpus or [], copied_words, reading)
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     sampler = Sampler(config, tokenizer)
     drafter = open_drafter(draft, speculate, checkpoint, engine, checkpoints)
@@ -281,13 +283,3 @@ def _print_speed(
         return
     speed = f"{n_tokens / seconds:,.0f} tokens/s, first token after {1000 * first_token_seconds:,.0f} ms"
     note(f"{count(n_tokens, 'token')} in {seconds:.2f} s, {speed}")
-
-
-def _open_meter(
-    checkpoint: "Checkpoint", corpus: list[str], copied_words: int | None, reading: ReadingConfig
-) -> "MemorizationMeter":
-    """Imports the search only when it is used: the import takes a tenth of a second."""
-    from minigpt.cli.memorization import open_meter
-    from minigpt.evaluation.memorization.words import LONG_RUN
-
-    return open_meter(checkpoint, corpus, copied_words or LONG_RUN, reading)

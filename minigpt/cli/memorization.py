@@ -78,11 +78,12 @@ class MemorizationMeter(Output):
 
 
 def open_meter(
-    checkpoint: "Checkpoint", sources: list[str], min_words: int, reading: ReadingConfig
+    checkpoint: "Checkpoint", sources: list[str], min_words: int | None, reading: ReadingConfig
 ) -> MemorizationMeter:
     """Opens the index of a model's training text, or of the given sources; notes go to stderr."""
     from minigpt.evaluation.memorization.index import MemorizationIndex
     from minigpt.evaluation.memorization.training_text import find_training_text, read_text
+    from minigpt.evaluation.memorization.words import LONG_RUN
 
     out = console()
     if sources:
@@ -100,4 +101,4 @@ def open_meter(
         )
     for each in notes:
         note(each)
-    return MemorizationMeter(index, text.origins, min_words)
+    return MemorizationMeter(index, text.origins, min_words or LONG_RUN)
