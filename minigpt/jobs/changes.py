@@ -51,8 +51,7 @@ def changes_in(record: RunRecord, begun: Resumable, asked: Mapping[str, Any], na
     training = begun.training
     has: dict[str, Any] = {**begun.model.to_dict(), **training.to_dict(), **begun.reading.to_dict()}
     has |= {"preset": record.preset, "tokenizer": record.tokenizer, "from": record.base}
-    has["lora"] = bool(training.lora)
-    has["lora_embedding"] = bool(training.lora_embedding)  # a run from before this setting did not train it
+    has |= {"lora": bool(training.lora), "lora_embedding": bool(training.lora_embedding)}
     if training.batch_tokens is None:  # the batch is given either in sequences or in tokens
         has["batch_tokens"] = f"{training.batch_size} sequences"
     else:
