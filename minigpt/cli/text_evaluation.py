@@ -40,7 +40,7 @@ def evaluate_texts(
     from minigpt.cli.render.console import console, progress_bar
     from minigpt.data.corpus import Corpus
     from minigpt.data.sources import scan
-    from minigpt.evaluation.documents import document_labels, document_stream
+    from minigpt.evaluation.documents import document_origins, document_stream
     from minigpt.evaluation.training_corpus import training_overlap
 
     found = scan(sources, text_key=reading.text_key, encoding=reading.encoding, encoding_errors=reading.encoding_errors)
@@ -57,7 +57,7 @@ def evaluate_texts(
     stream, scored = document_stream(corpus, options.limit), corpus.scored(loss_on, "train")
     if scored is not None:
         scored = np.insert(scored[: len(stream) - 1], 0, False)
-    labels = document_labels(found)[: options.limit]
+    labels = [origin.label for origin in document_origins(found, 0)[: options.limit]]
     title = "all texts" if options.limit is None else f"the first {count(len(labels), 'document')}"
     return TextResult(title, labels, _break_down(checkpoint, stream, scored, options, by_position), loss_on)
 

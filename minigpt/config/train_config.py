@@ -90,7 +90,7 @@ class TrainConfig(Settings):
         below=1,
     )
     sampled_softmax: int = _optimization(
-        0, "mean number of tokens in the softmax of a training step, sampled anew in each; 0: all", min=0, max=2**31
+        0, "mean number of tokens in the softmax of a training step, sampled again in each; 0: all", min=0, max=2**31
     )
     spelling_features: bool | None = _optimization(
         None, "tokens of like spelling share a part of their embedding's updates"

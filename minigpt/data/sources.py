@@ -15,7 +15,7 @@ from pathlib import Path
 
 from minigpt.config import ReadingConfig
 from minigpt.data.chat_log import CONVERSATION_KEYS, conversation_fields, is_pair
-from minigpt.data.parquet import column_names, read_parquet
+from minigpt.data.parquet import are_conversations, read_parquet
 from minigpt.data.records import Record, json_form, json_lines, json_values, read_records
 from minigpt.data.skipped import shown
 from minigpt.data.source_files import (
@@ -27,6 +27,7 @@ from minigpt.data.source_files import (
     skip_bom,
     undecodable,
 )
+from minigpt.data.table import read_layout
 from minigpt.data.transcript import count_unlearned, unmarked
 from minigpt.errors import DataError
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
@@ -191,7 +192,7 @@ def _described(fields: Sequence[str]) -> str:
 def _first_keys(file: SourceFile, text_key: str) -> Collection[str]:
     """The keys of the first record in a file, or the columns of a table."""
     if file.is_parquet:
-        return column_names(file.path, file.name)
+        return [column.name for column in read_layout(file.path, file.name)[0]]
     form = json_form(file, text_key)
     if form is None:
         return ()
@@ -206,9 +207,15 @@ def has_conversations(files: Iterable[SourceFile], text_key: str) -> bool:
 
     Raises: DataError as `scan`.
     """
-    tables = (file for file in files if file.is_parquet or json_form(file, text_key))
-    firsts = (islice(_documents([file], text_key, file.decoding.errors), 1) for file in tables)
-    return any(is_conversation for first in firsts for _, _, is_conversation in first)
+    for file in files:
+        if file.is_parquet:
+            if are_conversations(file.path, file.name, text_key):
+                return True
+        elif json_form(file, text_key):
+            first = islice(_documents([file], text_key, file.decoding.errors), 1)
+            if any(is_conversation for _, _, is_conversation in first):
+                return True
+    return False
 
 
 def documents_in(

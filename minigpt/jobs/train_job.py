@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from minigpt import device
 from minigpt.config import TrainConfig
-from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.jobs.events import SpeedChange, Started, TeacherTrained
 from minigpt.jobs.job import Job
 from minigpt.jobs.resume import resume_point, write_changes

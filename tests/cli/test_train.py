@@ -20,7 +20,7 @@ from minigpt.cli.signals import STOPS
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError
-from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.jobs import reading
 from minigpt.storage.run import Run as RunFolder
 from minigpt.storage.run_record import CorpusRecord

