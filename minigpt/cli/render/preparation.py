@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -18,22 +18,16 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class PreparationDisplay:
+class PreparationDisplay(ExitStack):
     """Draws the events of a job before it trains: a spinner or a bar for each activity, lines for the rest.
 
     The plan goes to `plan_to`, by default `out` as well.
     """
 
     def __init__(self, out: Console, *, plan_to: Console | None = None) -> None:
+        super().__init__()
         self.out, self.plan_to = out, plan_to or out
-        self._activity = ExitStack()
         self._bar: Callable[[int, int], None] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._activity.close()
 
     def follow(self, events: "Generator[Event, None, Result]") -> Result:
         """Draws the events; returns the generator's return value."""
@@ -50,12 +44,12 @@ class PreparationDisplay:
         from minigpt.training.events import Notice
 
         if isinstance(event, Activity):
-            self._activity.close()
+            self.close()
             self._bar = None
             if event.in_bytes:
-                self._bar = self._activity.enter_context(progress_bar(self.out, event.text, in_bytes=True))
+                self._bar = self.enter_context(progress_bar(self.out, event.text, in_bytes=True))
             elif event.text:
-                self._activity.enter_context(self.out.status(f"{event.text} …"))
+                self.enter_context(self.out.status(f"{event.text} …"))
         elif isinstance(event, Planned):
             self.plan_to.print(plan_table(event.plan))
         elif isinstance(event, Notice):
