@@ -175,7 +175,8 @@ def plan_settings(
         return replace(planned, training=config)
     model, config = against_overfitting(model, config, options, stats, seen)
     if model.dropout != planned.model.dropout:  # dropout keeps more activations in memory
-        with_dropout = replace(options, dropout=model.dropout, given=options.given | {"dropout"})
+        shape = {**options.shape, "dropout": model.dropout}
+        with_dropout = replace(options, shape=shape, given=options.given | {"dropout"})
         return replace(plan_with(with_dropout), is_usual=planned.is_usual)
     return replace(planned, model=model, training=config)
 
