@@ -162,8 +162,7 @@ def _run_benchmarks(
     records: list[dict[str, Any]],
     show: Callable[..., None],
 ) -> None:
-    """Runs the benchmarks whose data these are; each result is shown, and appended to the records, as soon as it is
-    complete."""
+    """Runs the benchmarks whose data these are; shows each result, and appends it to the records."""
     from minigpt.cli.render.console import console, progress_bar
     from minigpt.cli.render.evaluation import benchmark_record, benchmark_table
     from minigpt.evaluation.benchmarks.suite import run_benchmark

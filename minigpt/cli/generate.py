@@ -155,7 +155,7 @@ def generate(
     if as_json:
         shared = {"seed": sampler.seed, "model": str(checkpoint.directory)}
         shared |= {"tokenizer": tokenizer.name, "engine": engine.description}
-        output = JsonOutput(tokenizer, shared, meter)
+        output = JsonOutput(tokenizer, shared, meter.record if meter else None)
     else:
         note(f"{checkpoint.directory} · {shape.n_parameters:,} parameters · {engine.description}")
         if tokenizer.chat_template == CHAT_TEMPLATE:

@@ -31,10 +31,9 @@ def optimization_settings(
     processes: int,
     *,
     fine_tuning: bool,
-    lora: bool = False,
 ) -> dict[str, Any]:
     """The batch size, the optimizer, the learning rate, the patience, the size of samples of the vocabulary, and the
-    weights that `lora` trains.
+    weights that an adapter trains.
 
     The ones that the user gave are omitted.
 
@@ -58,7 +57,7 @@ def optimization_settings(
         chosen["sampled_softmax"] = stats.vocab_size // 8 if is_large else _SAMPLE
     if device_type == "cpu" and not fine_tuning and options.training.sharding != "on":
         chosen["spelling_features"] = stats.has_merges and stats.n_tokens < _FEW_TOKENS
-    if lora:
+    if options.training.lora:
         chosen |= _adapter_settings(model.n_embd, options.training)
     else:
         chosen["learning_rate"] = _learning_rate(model.n_embd, optimizer, fine_tuning=fine_tuning)

@@ -109,10 +109,7 @@ def plan_settings(
             "and this one does not; give 0"
         )
     check_fine_tuning(model, options.training)
-    chosen = optimization_settings(
-        options, model, context, stats, device_type, processes,
-        fine_tuning=base is not None, lora=bool(options.training.lora),
-    )  # fmt: skip
+    chosen = optimization_settings(options, model, context, stats, device_type, processes, fine_tuning=base is not None)
     if not {"steps", "epochs", "minutes"} & options.given:
         chosen |= {"steps": 300} if stats.n_tokens < _TINY else {"minutes": DEFAULT_MINUTES}
     config = options.training.replace(context_length=context, **chosen)

@@ -2,13 +2,12 @@
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minigpt.cli.render.terminal import write
 
 if TYPE_CHECKING:
-    from minigpt.cli.memorization import MemorizationMeter
     from minigpt.generation.streaming import Piece
     from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -71,10 +70,15 @@ class PlainOutput(Output):
 
 
 class JsonOutput(Output):
-    """Prints one JSON object per continuation; `shared` holds the entries that all of them have in common."""
+    """Prints one JSON object per continuation; `shared` holds the entries that all of them have in common.
 
-    def __init__(self, tokenizer: "Tokenizer", shared: dict[str, Any], meter: "MemorizationMeter | None") -> None:
-        self._tokenizer, self._shared, self._meter = tokenizer, shared, meter
+    `copies` returns what a text copies from the training text, given its prompt and it.
+    """
+
+    def __init__(
+        self, tokenizer: "Tokenizer", shared: dict[str, Any], copies: Callable[[str, str], dict[str, Any]] | None
+    ) -> None:
+        self._tokenizer, self._shared, self._copies = tokenizer, shared, copies
 
     def write(self, continuation: Continuation) -> None:
         tokens = [piece.token for piece in continuation.pieces]
@@ -97,8 +101,8 @@ class JsonOutput(Output):
             "sample": continuation.number,
         }
         record = own | self._shared | continuation.timing
-        if self._meter:
-            record["memorization"] = self._meter.record(continuation.prompt, continuation.text)
+        if self._copies:
+            record["memorization"] = self._copies(continuation.prompt, continuation.text)
         write(json.dumps(record))
 
 
