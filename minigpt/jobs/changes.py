@@ -1,12 +1,8 @@
 """Decides which settings of a run may change when it is resumed.
 
-| setting                                         | with --resume                                            |
-|-------------------------------------------------|----------------------------------------------------------|
-| shape, tokenizer, model to fine-tune, its adapter, whether there is a teacher | never                        |
-| text, and how the model learns from it          | with --allow-change; recorded in training.json           |
-| length, evaluation but eval_tokens, saving, machine but dtype | freely                                     |
-
-The kind of a setting follows from its heading in the help; the exceptions are named here.
+Never: the shape, the tokenizer, the model to fine-tune, its adapter, whether there is a teacher. With --allow-change,
+recorded in training.json: the text, and how the model learns from it. Freely: the length, evaluation but eval_tokens,
+saving, the machine but dtype. The kind of a setting follows from its heading in the help; exceptions are named here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
