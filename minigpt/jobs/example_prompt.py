@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterator
+from itertools import takewhile
 
 from minigpt.data.corpus import Corpus
 
@@ -22,17 +23,14 @@ def example_prompt(corpus: Corpus) -> str | None:
     """
     tokens = corpus.validation if len(corpus.validation) > 1 else corpus.train
     text = b"\n".join(corpus.tokenizer.document_bytes(tokens[:_TOKENS])).decode(errors="replace")
-    best: tuple[bool, bool, int] = (False, False, 0)
-    prompt = None
-    for line in _beginnings(text):
+
+    def rank(line: str) -> tuple[bool, int]:
         words = _first_words(line)
         is_prose = 2 * sum(map(str.isalpha, words)) > sum(not character.isspace() for character in words)
-        rank = (is_prose, len(line) >= _LINE, min(len(line), _LINE))
-        if rank > best:
-            best, prompt = rank, words
-        if all(best):
-            break
-    return prompt
+        return is_prose, min(len(line), _LINE)
+
+    best = max(_beginnings(text), key=rank, default=None)
+    return None if best is None else _first_words(best)
 
 
 def _beginnings(text: str) -> Iterator[str]:
@@ -43,17 +41,9 @@ def _beginnings(text: str) -> Iterator[str]:
     first, *lines = text.split("\n")
     sentences = re.split(r"(?<=[.!?])\s+|(?<=[。！？])", first)
     for line in [*lines, *sentences[1:], sentences[0]]:
-        found = _printable(line.strip()).strip()
+        found = "".join(takewhile(lambda each: each.isprintable() and each != _REPLACEMENT, line.strip())).strip()
         if found and not found.startswith("-") and any(map(str.isalpha, found)):
             yield found
-
-
-def _printable(line: str) -> str:
-    """The characters of a line before the first one that is not printable."""
-    for index, character in enumerate(line):
-        if not character.isprintable() or character == _REPLACEMENT:
-            return line[:index]
-    return line
 
 
 def _first_words(line: str) -> str:
