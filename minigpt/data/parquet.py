@@ -1,51 +1,28 @@
 """Reads columns of a `.parquet` file as records, a few rows at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from minigpt.data.chat_log import WEIGHT_KEYS, conversation_fields, is_pair
 from minigpt.data.records import Record, read_record
-from minigpt.data.table import Column, read_layout, read_rows
+from minigpt.data.table import Column, read_columns, read_rows
 from minigpt.errors import DataError
 
 _SHOWN = 10  # columns in an error
 
 
-def read_parquet(
-    path: Path, name: str, key: str, errors: str, row_groups: Sequence[int] | None = None
-) -> Iterator[Record]:
-    """The records in the column `key`, else in those of a conversation, of all row groups or of these.
+def read_parquet(path: Path, name: str, key: str, errors: str) -> Iterator[Record]:
+    """The records in the column `key`, else in those of a conversation.
 
     Texts are decoded from UTF-8 with `errors`; a list in a row is a conversation. Memory holds a few rows.
     Raises: DataError for a file that is damaged, takes too much, or has no such column; MissingPackageError without
     pyarrow.
     """
-    found, _ = read_layout(path, name)
+    found = read_columns(path, name)
     columns = [*_text_columns(found, name, key), *_weight_columns(found)]
     advice = "correct it, or use --encoding-errors replace"
-    for number, row in read_rows(path, name, columns, errors, advice, row_groups):
+    for number, row in read_rows(path, name, columns, errors, advice):
         yield read_record(row, key, f"{name}, row {number}")
-
-
-def row_group_bytes(path: Path, name: str, key: str) -> list[int]:
-    """About how many bytes of the file each row group takes.
-
-    Raises: as `read_parquet`.
-    """
-    columns, groups = read_layout(path, name)
-    _text_columns(columns, name, key)
-    total = max(1, sum(group.size for group in groups))
-    return [path.stat().st_size * group.size // total for group in groups]
-
-
-def are_conversations(path: Path, name: str, key: str) -> bool:
-    """Whether the records are conversations, by the columns.
-
-    Raises: as `read_parquet`.
-    """
-    columns, _ = read_layout(path, name)
-    found = _text_columns(columns, name, key)
-    return is_pair(found) or any(each.kind == "list" for each in columns if each.name == found[0])
 
 
 def _text_columns(found: list[Column], name: str, key: str) -> list[str]:

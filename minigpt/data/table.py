@@ -33,20 +33,13 @@ class Column(NamedTuple):
     type: str
 
 
-class RowGroup(NamedTuple):
-    """How many rows are in a row group, and how many bytes it has when it is decompressed."""
-
-    rows: int
-    size: int
-
-
-def read_layout(path: Path, name: str) -> tuple[list[Column], list[RowGroup]]:
-    """The columns and the row groups, in order; `name` is what errors call the file.
+def read_columns(path: Path, name: str) -> list[Column]:
+    """The columns, in order; `name` is what errors call the file.
 
     Raises: DataError for a file that is damaged or takes too much; MissingPackageError without pyarrow.
     """
-    ((columns, groups),) = _read(path, name, layout_in_child)
-    return [Column(*each) for each in columns], [RowGroup(*each) for each in groups]
+    (columns,) = _read(path, name, columns_in_child)
+    return [Column(*each) for each in columns]
 
 
 def read_rows(
@@ -55,15 +48,13 @@ def read_rows(
     columns: Sequence[str] | None = None,
     errors: str = "strict",
     advice: str = "download it again",
-    groups: Sequence[int] | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows, numbered from 1, with all columns or these, of all row groups or these.
+    """The rows, numbered from 1, with all columns or these.
 
     Texts are decoded from UTF-8 with `errors`; `advice` is for one that is not UTF-8.
-    Raises: as `read_layout`.
+    Raises: as `read_columns`.
     """
-    numbers = None if groups is None else list(groups)
-    for number, names, rows in _read(path, name, rows_in_child, columns, errors, advice, numbers):
+    for number, names, rows in _read(path, name, rows_in_child, columns, errors, advice):
         for index, row in enumerate(rows):
             yield number + index, dict(zip(names, row, strict=True))
 
@@ -91,19 +82,14 @@ def _read(path: Path, name: str, reader: Any, *arguments: Any) -> Iterator[Any]:
         raise DataError(f"{name} is damaged, or not a Parquet file ({error}); download it again") from error
 
 
-def layout_in_child(path: str) -> Iterator[tuple[list[Column], list[RowGroup]]]:
-    """The columns and the row groups.
-
-    The size of one column is not asked for: of a damaged one pyarrow (26) does not raise an error but aborts.
-    """
+def columns_in_child(path: str) -> Iterator[list[Column]]:
+    """The columns."""
     with _open(path) as file:
-        columns = [Column(each.name, _kind(each.type), str(each.type)[:40]) for each in file.schema_arrow]
-        groups = map(file.metadata.row_group, range(file.num_row_groups))
-        yield columns, [RowGroup(each.num_rows, max(0, each.total_byte_size)) for each in groups]
+        yield [Column(each.name, _kind(each.type), str(each.type)[:40]) for each in file.schema_arrow]
 
 
 def rows_in_child(
-    path: str, columns: list[str] | None, errors: str, advice: str, groups: list[int] | None
+    path: str, columns: list[str] | None, errors: str, advice: str
 ) -> Iterator[tuple[int, list[str], list[list[object]]]]:
     """The number of a row, the names of its columns, and the values of it and of rows after it."""
     from pyarrow import types
@@ -112,8 +98,8 @@ def rows_in_child(
         names = file.schema_arrow.names if columns is None else columns
         has_categories = any(types.is_dictionary(each.type) for each in file.schema_arrow)
         options = {"batch_size": _ROWS_OF_CATEGORIES if has_categories else _ROWS, "use_threads": False}
-        for group in range(file.num_row_groups) if groups is None else groups:
-            number = 1 + sum(file.metadata.row_group(each).num_rows for each in range(group))
+        number = 1
+        for group in range(file.num_row_groups):
             rows: list[list[object]] = []
             size = 0
             for batch in file.iter_batches(row_groups=[group], columns=columns, **options):
@@ -130,6 +116,7 @@ def rows_in_child(
                         yield number, names, rows
                         number, rows, size = number + len(rows), [], 0
             yield number, names, rows
+            number += len(rows)
 
 
 def _open(path: str) -> "ParquetFile":

@@ -11,7 +11,7 @@ import torch
 
 from minigpt import __version__
 from minigpt.data.corpus import Corpus
-from minigpt.data.shards import ByteProgress
+from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import FolderTakenError
 from minigpt.generation.unread_characters import unread_characters
 from minigpt.jobs.events import Event

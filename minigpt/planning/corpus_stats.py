@@ -35,7 +35,7 @@ class CorpusStats:
     def of(cls, corpus: Corpus, baselines: Iterable[Baseline]) -> "CorpusStats":
         entropy = next((each.bits_per_byte for each in baselines if each.name == _ENTROPY), None)
         tokenizer = corpus.tokenizer
-        return cls(corpus.n_train_tokens, corpus.n_train_bytes, tokenizer.vocab_size, entropy, bool(tokenizer.merges))
+        return cls(len(corpus.train), corpus.train_bytes, tokenizer.vocab_size, entropy, bool(tokenizer.merges))
 
     def with_new_words(self, corpus: Corpus) -> Self:
         """The same statistics with the new words of the corpus.

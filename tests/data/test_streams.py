@@ -14,7 +14,6 @@ import pytest
 from minigpt import optional_packages
 from minigpt.corpus_report.issues import find_issues
 from minigpt.corpus_report.locations import blocks
-from minigpt.data.parquet import row_group_bytes
 from minigpt.data.sources import scan
 from minigpt.errors import DataError, MissingPackageError
 from minigpt.jobs.request import Request
@@ -122,16 +121,9 @@ def test_a_name_of_a_column_may_contain_a_dot(tmp_path: Path, key: str) -> None:
     columns = {"text.en": ["one", "two"], "text": ["eins", "zwei"], "text.en.old": ["a", "b"]}
     path = parquet_file(tmp_path / "web.parquet", columns)
     assert documents(path, text_key=key) == columns[key]
-    assert len(row_group_bytes(path, "web.parquet", key)) == 1
     messages = [[{"role": "user", "content": "Hello"}]]
     path = parquet_file(tmp_path / "chat.parquet", {"chat.log": messages})
     assert documents(path, text_key="chat.log") == ["User: Hello\n"]
-
-
-def test_the_size_of_a_column_of_conversations_is_that_of_all_its_parts(tmp_path: Path) -> None:
-    rows = [[{"role": "user", "content": random.Random(seed).randbytes(20_000).hex()}] for seed in range(5)]
-    path = parquet_file(tmp_path / "chat.parquet", {"messages": rows}, compression="none")
-    assert 200_000 < sum(row_group_bytes(path, "chat.parquet", "messages")) <= path.stat().st_size
 
 
 def test_the_rows_are_located_for_the_corpus_report(tmp_path: Path) -> None:
@@ -289,4 +281,3 @@ def test_a_damaged_column_of_a_table_does_not_end_the_process(tmp_path: Path) ->
     path.write_bytes(zlib.decompress(base64.b85decode(DAMAGED_COLUMN)))
     with pytest.raises(DataError, match=r"a\.parquet (is damaged|has no column)"):
         scan(path)
-    assert row_group_bytes(path, "a.parquet", "text")

@@ -50,10 +50,10 @@ def find_training_text(checkpoint: Checkpoint) -> TrainingText:
     assert record is not None
     names = ", ".join(record.sources)
     notes = [f"compared with {names} only, not with the training text of {record.base}"] if record.base else []
-    if corpus.grows:
-        notes.append(f"compared with the first shards of {names} only; it is not known where in a file a passage is")
+    if corpus.weights:
+        notes.append("the text is a mixture, so it is not known in which file a passage is")
         return TrainingText(corpus, None, tuple(notes))
-    if found is None or found.content_hash != corpus.source_hash:
+    if found is None or found.kept_hash != corpus.source_hash:
         why = "can no longer be read" if found is None else "has changed since training"
         notes.append(f"{names} {why}; locations refer to the text used in training")
         return TrainingText(corpus, None, tuple(notes))
