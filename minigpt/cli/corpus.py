@@ -83,7 +83,7 @@ def corpus(
 
 def _tokenizers(text_bytes: int) -> list[str]:
     """The tokenizers to compare: bytes, characters, the BPE that training would choose, a larger one, and GPT-2's."""
-    from minigpt.planning.vocabulary import plan_tokenizer
+    from minigpt.planning.defaults import plan_tokenizer
     from minigpt.tokenizer.bpe_training import requested_vocab_size
 
     size = requested_vocab_size(plan_tokenizer(text_bytes)) or (512 if text_bytes < 2**20 else 16_384)

@@ -8,14 +8,14 @@ from typing import Literal
 
 import numpy as np
 
-from minigpt.config import ReadingConfig
+from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.source_files import path_from_here
 from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.jobs.find_run import LENGTH
 from minigpt.jobs.job import Job
 from minigpt.jobs.resume import last_state
-from minigpt.jobs.suspects import find_suspects
 from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.planning.defaults import usual_learning_rate
 from minigpt.planning.expectation import ExpectedRange, continued_range
 from minigpt.planning.plan import LEARNING
 from minigpt.storage.run_record import Result, RunRecord
@@ -36,6 +36,14 @@ _OF_THE_TEXT = (*(field.name for field in fields(ReadingConfig)), "loss_on")
 _FEWEST = 5  # evaluations that show a trend
 _QUARTER = 0.75  # the trend is that of the last quarter of the steps
 _IMPROVING, _WORSE = 0.005, 0.01  # the least change, as a fraction of the bits per byte
+_TOO_HIGH, _TOO_LOW = 3.0, 0.1  # times the usual learning rate
+_SUSPECT_GROUPS = ("Batch", "Optimization")
+_HARMLESS = {"context_length", "micro_batch_size", "optimizer", "schedule", "loss_on", "distill", "distill_weight"}
+_SUSPECTS = {"dropout"} | {
+    name
+    for name, field in TrainConfig.__dataclass_fields__.items()
+    if field.metadata["group"] in _SUSPECT_GROUPS and name not in _HARMLESS
+}
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,25 @@ def trend(evaluations: Sequence[tuple[int, float]]) -> Trend | None:
         return Trend("rising", best_step, best, now)
     since, before = min(evaluations[:-1], key=lambda evaluation: abs(evaluation[0] - _QUARTER * last_step))
     return Trend("falling" if now < before * (1 - _IMPROVING) else "flat", since, before, now)
+
+
+def find_suspects(
+    record: RunRecord, model: GPTConfig, config: TrainConfig, *, diverged: bool
+) -> tuple[str, tuple[str, ...]]:
+    """A sentence on the given settings that can be why a run diverged, or else why it learned nothing, and their names.
+
+    Both are empty if there are none.
+    """
+    asked = {} if record.asked is None else record.asked.to_dict()
+    rate, usual = config.learning_rate, usual_learning_rate(model, config, fine_tuning=record.base is not None)
+    if rate > _TOO_HIGH * usual or (not diverged and rate < _TOO_LOW * usual):
+        how = "high" if rate > usual else "low"
+        return f"the learning rate is too {how}: {rate:g}; runs of this size use {usual:g}", ("learning_rate",)
+    names = tuple(name for name in asked if name in _SUSPECTS or (name, asked[name]) == ("dtype", "float16"))
+    if not names:
+        return "", ()
+    settings = ", ".join(f"--{name.replace('_', '-')} {asked[name]}" for name in names)
+    return f"{settings} may be why; omit {'it' if len(names) == 1 else 'them'}", names
 
 
 def _of_failure(job: Job, record: RunRecord, result: Result) -> Iterator[NextStep]:

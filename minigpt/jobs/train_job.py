@@ -9,9 +9,9 @@ from minigpt.config import TrainConfig
 from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.jobs.events import SpeedChange, Started, TeacherTrained
 from minigpt.jobs.job import Job
+from minigpt.jobs.next_steps import find_suspects
 from minigpt.jobs.resume import resume_point, write_changes
 from minigpt.jobs.speed_monitor import SpeedMonitor
-from minigpt.jobs.suspects import find_suspects
 from minigpt.jobs.teacher import Teacher, keep_with, open_teacher
 from minigpt.storage.run import Run
 from minigpt.training import events, loop

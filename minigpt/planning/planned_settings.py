@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.distillation import TEACHER_SHARE, TeacherPlan, relative_loss_with_teacher, teacher_settings
-from minigpt.planning.expectation import ExpectedRange, expected_range
+from minigpt.planning.expectation import ExpectedRange, expected_range, relative_loss
 from minigpt.planning.overheads import STARTING, Overheads
-from minigpt.planning.scaling_law import relative_loss
 from minigpt.planning.throughput import Measure
 
 _DISTURBED = 1.2  # times as long as the same steps a moment before or after
