@@ -12,7 +12,7 @@ from minigpt.jobs.job import Job
 from minigpt.jobs.next_steps import find_suspects
 from minigpt.jobs.resume import resume_point, write_changes
 from minigpt.jobs.speed_monitor import SpeedMonitor
-from minigpt.jobs.teacher import Teacher, keep_with, open_teacher
+from minigpt.jobs.teacher import Teacher, keep_teacher, open_teacher
 from minigpt.storage.run import Run
 from minigpt.training import events, loop
 from minigpt.training.budget import Budget, planned_steps
@@ -53,7 +53,7 @@ def _train(
             world.broadcast_object({"resume": teacher.resume, "is_trained": teacher.is_trained})
         if not teacher.is_trained and not (yield from _train_teacher(job, teacher, control, world)):
             return
-        yield from _train_model(replace(job, elapsed=teacher.elapsed), teacher, control, world)
+        yield from _train_model(replace(job, elapsed=teacher.run.record.seconds), teacher, control, world)
     finally:  # also if the caller leaves before the model begins
         job.run.unlock()
 
@@ -104,7 +104,7 @@ def _train_model(
             for event in training:
                 if teacher is not None and relocations != job.run.relocations:
                     relocations = job.run.relocations
-                    keep_with(job.run, teacher, job)
+                    keep_teacher(teacher, job)
                 yield event
                 if monitor is not None and isinstance(event, Step) and (change := monitor.observe(event)) is not None:
                     yield change
