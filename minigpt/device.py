@@ -60,10 +60,9 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
     if name == "float16" and device.type == "cpu":
         raise DeviceError("dtype ('float16') needs a GPU; on a CPU use float32 or bfloat16")
-    try:
-        return _DTYPES[name]
-    except KeyError as error:
-        raise DeviceError(f"dtype ({name!r}) must be auto, {', '.join(_DTYPES)}") from error
+    if name not in _DTYPES:
+        raise DeviceError(f"dtype ({name!r}) must be auto, {', '.join(_DTYPES)}")
+    return _DTYPES[name]
 
 
 def resolve_generation_dtype(name: str, device: torch.device) -> torch.dtype:

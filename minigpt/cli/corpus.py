@@ -1,8 +1,6 @@
 """`minigpt corpus`: reports what a text contains, what is wrong with it, and which baselines a model should beat."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,9 +15,6 @@ from minigpt.config import ReadingConfig
 from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from minigpt.corpus_report.build_report import StageProgress
     from minigpt.corpus_report.report import Report
 
 _LARGER = 4  # how many times larger the second BPE vocabulary is than the one that training would choose
@@ -48,7 +43,7 @@ def corpus(
     """
     reading = ReadingConfig(**given)
 
-    from minigpt.cli.render.console import console
+    from minigpt.cli.render.console import console, progress_bar
     from minigpt.cli.render.corpus_report import report_parts
     from minigpt.corpus_report.build_report import build_report
     from minigpt.data.sources import scan
@@ -59,8 +54,7 @@ def corpus(
         checkpoint = open_model(model, checkpoints, device)
         checkpoint.tokenizer.encode("a text")  # a model without a tokenizer is an error before the text is read
         other = (model, checkpoint.model, checkpoint.tokenizer)
-    with _stage_progress(notes) as progress:
-        progress("scanning", 0, 1)
+    with progress_bar(notes, "scanning …", amounts=False) as report_progress:
         found = scan(texts, text_key=reading.text_key, encoding=reading.encoding, encoding_errors="replace")
         for each in found.notes:
             note(each)
@@ -71,7 +65,7 @@ def corpus(
                 validation_fraction=reading.validation_fraction,
                 tokenizers=_tokenizers(found.text_bytes),
                 model=other,
-                progress=progress,
+                progress=lambda stage, done, total: report_progress(done, total, f"{stage} …"),
             )
     if as_json:
         write(json.dumps(_record(report)))
@@ -88,21 +82,6 @@ def _tokenizers(text_bytes: int) -> list[str]:
 
     size = requested_vocab_size(plan_tokenizer(text_bytes)) or (512 if text_bytes < 2**20 else 16_384)
     return ["bytes", "chars", f"bpe:{size}", f"bpe:{_LARGER * size}", "gpt2"]
-
-
-@contextmanager
-def _stage_progress(out: "Console") -> "Iterator[StageProgress]":
-    """A progress bar that takes (stage, done, total); shown only in a terminal, and removed at the end."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    if not out.is_interactive:
-        yield lambda *_: None
-        return
-    with Progress(
-        TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(), console=out, transient=True
-    ) as bar:
-        task = bar.add_task("")
-        yield lambda stage, done, total: bar.update(task, description=f"{stage} …", completed=done, total=total)
 
 
 def _record(report: "Report") -> dict[str, Any]:

@@ -5,7 +5,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import Segment
 from rich.status import Status
 from rich.table import Table
@@ -75,16 +83,19 @@ def model_facts(config: "GPTConfig", tokenizer: "Tokenizer", weight_bytes: int) 
 
 
 @contextmanager
-def progress_bar(out: Console, what: str, *, in_bytes: bool = False) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(
+    out: Console, what: str, *, in_bytes: bool = False, amounts: bool = True
+) -> Iterator[Callable[..., None]]:
     """A progress bar, only in a terminal that can redraw lines, which is removed at the end.
 
-    Yields a function that takes how much is done and the total, as numbers or `in_bytes`.
+    Yields a function that takes how much is done, the total, and what is done now. It shows both as numbers or
+    `in_bytes`, and the time left; without `amounts`, the time so far.
     """
     if not out.is_interactive:
         yield lambda *_: None
         return
-    amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeRemainingColumn())
-    with Progress(*columns, console=out, transient=True) as bar:
+    amount = (DownloadColumn() if in_bytes else MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn())
+    with Progress(*columns, *(amount if amounts else (TimeElapsedColumn(),)), console=out, transient=True) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield lambda done, total, now=what: bar.update(task, completed=done, total=total, description=now)
