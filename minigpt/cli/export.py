@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,6 @@ from minigpt.cli.render.terminal import note, write
 from minigpt.errors import ConfigError
 from minigpt.settings import check_utf8
 from minigpt.shell import join
-
-if TYPE_CHECKING:
-    from minigpt.exporters.parity import Parity
 
 _PROMPT = "Once upon a time"
 # Programs on one line, because an argument of cmd has only one.
@@ -106,7 +103,11 @@ def export(
         write(json.dumps(result))
         return
     rows = {"from": str(source), "written to": str(done.path), "dtype": done.dtype, "size": size(done.size)}
-    out.print(facts(done.target, rows | {f"checked in {each.by}": _comparison(each) for each in done.parity}))
+    for parity in done.parity:
+        agreement = f"{parity.greedy} of {parity.of} greedy tokens equal"
+        agreement += "" if parity.same_ids is None else "; token ids equal"
+        rows[f"checked in {parity.by}"] = f"largest logit difference {parity.difference:.2g}; {agreement}"
+    out.print(facts(done.target, rows))
     for each in done.notes:
         note(each)
     if done.target == "html":
@@ -152,8 +153,3 @@ def _llama_command(*model: str, count: int) -> str:
 def _file_argument(path: str) -> str:
     """The path in a form that no program reads as an option."""
     return f"./{path}" if path.startswith("-") else path
-
-
-def _comparison(parity: "Parity") -> str:
-    text = f"largest logit difference {parity.difference:.2g}; {parity.greedy} of {parity.of} greedy tokens equal"
-    return text if parity.same_ids is None else f"{text}; token ids equal"

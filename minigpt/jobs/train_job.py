@@ -22,10 +22,12 @@ from minigpt.training.events import Finished, Step
 from minigpt.training.progress import Progress
 from minigpt.training.spike_detection import RunDivergedError
 
+TrainingEvent = Started | TeacherTrained | SpeedChange | events.Event
+
 
 def train_job(
     job: Job, *, control: Control | None = None, world: World | None = None
-) -> Generator[Started | TeacherTrained | SpeedChange | events.Event, None, None]:
+) -> Generator[TrainingEvent, None, None]:
     """Trains the job; yields `Started`, then the events of `minigpt.train()`, and a `SpeedChange` if there is one.
 
     A distilled job trains its teacher first, unless that has ended already; `Finished` comes once, at the end.
@@ -41,9 +43,7 @@ def train_job(
         raise RunDivergedError(error.observed, suspects) from error
 
 
-def _train(
-    job: Job, control: Control | None, world: World | None
-) -> Iterator[Started | TeacherTrained | SpeedChange | events.Event]:
+def _train(job: Job, control: Control | None, world: World | None) -> Iterator[TrainingEvent]:
     if job.config.distill != "on":
         yield from _train_model(job, None, control, world)
         return
@@ -60,7 +60,7 @@ def _train(
 
 def _train_teacher(
     job: Job, teacher: Teacher, control: Control | None, world: World | None
-) -> Generator[Started | TeacherTrained | events.Event, None, bool]:
+) -> Generator[TrainingEvent, None, bool]:
     """Trains the teacher to its end; returns whether it has reached that, and was not stopped before.
 
     Its events are those of training, with `TeacherTrained` instead of `Finished`.
@@ -89,7 +89,7 @@ def _train_teacher(
 
 def _train_model(
     job: Job, teacher: Teacher | None, control: Control | None, world: World | None
-) -> Iterator[Started | SpeedChange | events.Event]:
+) -> Iterator[TrainingEvent]:
     """Trains the job's model, with its trained teacher if it has one."""
     relocations = job.run.relocations
     try:
