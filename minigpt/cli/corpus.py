@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.completion import run_option
 from minigpt.cli.models import open_model, out_of_memory_as
-from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, settings_options
+from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, run_option, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig
 from minigpt.errors import ConfigError

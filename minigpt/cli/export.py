@@ -8,8 +8,14 @@ from typing import Annotated
 
 import typer
 
-from minigpt.cli.completion import complete_from
-from minigpt.cli.options import CheckpointsOption, JsonOption, NewestModelArgument, command_line, model_name
+from minigpt.cli.options import (
+    CheckpointsOption,
+    JsonOption,
+    NewestModelArgument,
+    command_line,
+    complete_from,
+    model_name,
+)
 from minigpt.cli.render.terminal import note, write
 from minigpt.errors import ConfigError
 from minigpt.settings import check_utf8

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from minigpt.cli.completion import run_option
 from minigpt.cli.models import (
     AdapterOption,
     CompileOption,
@@ -23,6 +22,7 @@ from minigpt.cli.options import (
     command_line,
     model_name,
     names_of,
+    run_option,
     settings_options,
 )
 from minigpt.cli.prompts import READING, PromptFormat, note_unread_text, read_prompts, refuse_reading

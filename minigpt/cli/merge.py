@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from minigpt.cli.completion import run_option
-from minigpt.cli.options import CheckpointsOption, NewestModelArgument, command_line
+from minigpt.cli.options import CheckpointsOption, NewestModelArgument, command_line, run_option
 from minigpt.cli.render.terminal import note, write
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from minigpt.cli.completion import run_option
+from minigpt.cli.options import run_option
 from minigpt.cli.render.terminal import note
 from minigpt.errors import ConfigError, MinigptError
 

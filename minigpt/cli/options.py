@@ -10,11 +10,26 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from minigpt.cli.completion import run_argument
 from minigpt.cli.render.terminal import note
 from minigpt.settings import Settings, annotations_of, value_types
 from minigpt.shell import join
 
+
+def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """What the shell completes after Tab: the runs and models in the folder of --checkpoints; it reads names only."""
+    from minigpt.storage.model_list import model_names
+
+    names = model_names(Path(ctx.params.get("checkpoints") or "checkpoints"))
+    return [name for name in names if name.startswith(incomplete) and name.isprintable()]
+
+
+def complete_from(*choices: str) -> Callable[[str], list[str]]:
+    """Completes one of these words."""
+    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
+
+
+run_option = functools.partial(typer.Option, autocompletion=complete_runs)
+run_argument = functools.partial(typer.Argument, autocompletion=complete_runs)
 ESCAPED = {"stop", "bad_words", "logit_bias"}  # settings whose texts may be escapes
 ModelArgument = Annotated[str, run_argument(help="a run's name, or a model's file or folder", metavar="MODEL")]
 NewestModelArgument = Annotated[

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from minigpt.cli.completion import run_argument
-from minigpt.cli.options import CheckpointsOption
+from minigpt.cli.options import CheckpointsOption, run_argument
 from minigpt.cli.render.terminal import note
 from minigpt.tokenizer.display import one_line
 from minigpt.units import size

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from minigpt.cli.completion import run_argument
-from minigpt.cli.options import CheckpointsOption
+from minigpt.cli.options import CheckpointsOption, run_argument
 from minigpt.cli.output_file import check_output
 from minigpt.cli.render.terminal import note, some_of, write
 from minigpt.errors import ConfigError

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.completion import complete_from, run_option
 from minigpt.cli.joined_world import joined_world, share_job, train_with_main, was_restarted
 from minigpt.cli.launch import check_count
-from minigpt.cli.options import CheckpointsOption, names_of, settings_options
+from minigpt.cli.options import CheckpointsOption, complete_from, names_of, run_option, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import exiting_on_stops, ignoring_sigusr1, signals_as_requests
 from minigpt.cli.train_end import discard_run, print_how_to_resume, print_next_steps, print_result
