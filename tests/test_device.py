@@ -214,19 +214,17 @@ TIGHTER = {"memory.max": "990", "memory.current": "900", "memory.stat": "anon 90
 def test_free_memory_is_limited_by_the_machine_and_its_container_without_cached_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], free: int
 ) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal:  8000 kB\nMemAvailable:  2000 kB\n")
     (tmp_path / "groups").write_text("4:cpu,memory:/outer/inner\n1:cpu:/none\n0::/job/step\n")
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(device_module, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2_048_000))
     monkeypatch.setattr(cgroups, "_OWN_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(cgroups, "_CGROUP", tmp_path)
     assert free_memory(CPU) == free
 
 
-def test_memory_on_windows_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(device_module, "_MEMINFO", tmp_path / "missing")
+def test_memory_on_windows_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5_000))
     monkeypatch.setattr(psutil.Process, "memory_info", lambda _: SimpleNamespace(peak_wset=700))
     monkeypatch.setattr(sys, "platform", "win32")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from builders import new_model
 
-from minigpt.cli import chat
+from minigpt.cli import session as session_module
 from minigpt.cli.chat import ChatSession
 from minigpt.cli.session import OUT_OF_MEMORY
 from minigpt.config import SamplingConfig
@@ -159,7 +159,7 @@ def test_ctrl_c_keeps_what_the_model_wrote(
         if text == "d":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(chat, "write", write)
+    monkeypatch.setattr(session_module, "write", write)
     session.run(iter(["Hi"]))
     assert session.messages[-1] == Message("assistant", "abc")
     assert "[stopped]" in capsys.readouterr().err
@@ -184,7 +184,7 @@ def test_ctrl_c_before_the_answer_keeps_the_old_one(
     session.run(iter(["first"]))
     before = session.messages[:]
     with monkeypatch.context() as stopped:
-        stopped.setattr(chat, "write", raise_interrupt)
+        stopped.setattr(session_module, "write", raise_interrupt)
         session.run(iter(["/retry"]))
         assert session.messages == before
         session.run(iter(["second"]))
@@ -238,7 +238,7 @@ def test_an_answer_that_fills_the_context_says_that_the_model_no_longer_read_all
         if len(written) == 60:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(chat, "write", write)
+    monkeypatch.setattr(session_module, "write", write)
     session.run(iter(["/retry"]))
     assert full in capsys.readouterr().err.split("[stopped]")[1]
 

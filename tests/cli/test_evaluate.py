@@ -12,7 +12,7 @@ import pytest
 import torch
 from builders import new_model
 
-from minigpt.cli.render.evaluation import text_record, text_tables
+from minigpt.cli.render.evaluation import TextResult
 from minigpt.evaluation.breakdown import Breakdown
 from minigpt.evaluation.perplexity import EvaluationResult, perplexity
 from minigpt.inspection.activations import predict
@@ -192,12 +192,12 @@ def test_the_first_token_is_scored_after_an_end_of_text(run: Any, one: Path, her
 def test_a_document_without_bytes_has_a_dash_and_null() -> None:
     figures = ([4.0, 2.0], [2, 1], [1, 0], [], [])
     parts = Breakdown(EvaluationResult(2.0, 3, 1, 16, 8), *map(np.array, figures))
-    assert text_tables(["a", "empty"], parts, "bytes", None)[1].rows[1] == ("empty", "1", "0", "2.0000", "-")
+    assert TextResult("", ["a", "empty"], parts).tables("bytes")[1].rows[1] == ("empty", "1", "0", "2.0000", "-")
     unscored = Breakdown(EvaluationResult(2.0, 2, 1, 16, 8), *map(np.array, ([4.0, 0.0], [2, 0], [1, 0], [], [])))
-    assert text_tables(["a", "unscored"], unscored, "bytes", None)[1].rows[1] == ("unscored", "0", "0", "-", "-")
+    assert TextResult("", ["a", "unscored"], unscored).tables("bytes")[1].rows[1] == ("unscored", "0", "0", "-", "-")
     nothing = Breakdown(EvaluationResult(2.0, 1, 0, 16, 8), *map(np.array, ([2.0], [1], [0], [], [])))
-    assert text_tables(["empty"], nothing, "bytes", None)[0].rows[2] == ("bits per byte", "-", "")
-    assert text_record(["empty"], nothing)["bits_per_byte"] is None
+    assert TextResult("", ["empty"], nothing).tables("bytes")[0].rows[2] == ("bits per byte", "-", "")
+    assert TextResult("", ["empty"], nothing).record()["bits_per_byte"] is None
 
 
 @pytest.mark.parametrize("width", [60])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minigpt.cli.render.evaluation import HeldOut
+from minigpt.cli.render.evaluation import recorded_text
 from minigpt.evaluation.perplexity import EvaluationResult
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run_record import Result
@@ -163,22 +163,22 @@ def test_an_earlier_text_of_the_run_is_not_forgotten(run: Any, trained: Path) ->
 @pytest.mark.parametrize(
     ("trained_on", "evaluated_on", "tokens", "said"),
     [
-        ("", "", 10_000, "on the same tokens"),
-        ("", "", 12_000, "on 10,000 of these tokens"),
-        ("", "of the assistant's turns only", 4_000, "on 10,000 tokens of all turns"),
-        ("of the user's turns only", "", 14_000, "on 10,000 tokens of the user's turns only"),
-        ("of the user's turns only", "of the system's turns only", 10_000, "on 10,000 tokens of the user's turns only"),
+        ("all", "all", 10_000, "on the same tokens"),
+        ("all", "all", 12_000, "on 10,000 of these tokens"),
+        ("all", "assistant", 4_000, "on 10,000 tokens of all turns"),
+        ("user", "all", 14_000, "on 10,000 tokens of the user's turns only"),
+        ("user", "system", 10_000, "on 10,000 tokens of the user's turns only"),
     ],
 )
 def test_the_result_of_the_run_is_named_by_the_turns_it_was_measured_on(
     trained_on: str, evaluated_on: str, tokens: int, said: str
 ) -> None:
     result = Result(validation_loss=2.0, bits_per_byte=1.0, validation_tokens=10_000)
-    run, measured = HeldOut("log", result, 16, trained_on), EvaluationResult(2.0, tokens, 40_000, 16, 16)
-    (note,) = run.notes(measured, evaluated_on)
+    measured = EvaluationResult(2.0, tokens, 40_000, 16, 16)
+    note = recorded_text(result, trained_on, 16, measured, evaluated_on)
     assert note == f"at the end of training: loss 2.0000, 1.0000 bits per byte, {said}"
     for context, stride in ((16, 8), (8, 8)):
-        (note,) = run.notes(replace(measured, context=context, stride=stride), evaluated_on)
+        note = recorded_text(result, trained_on, 16, replace(measured, context=context, stride=stride), evaluated_on)
         assert note.endswith(f"{said}, in windows of 16 without overlap")
 
 

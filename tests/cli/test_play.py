@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from builders import new_model
 
-from minigpt.cli import play, signals
+from minigpt.cli import session as session_module
+from minigpt.cli import signals
 from minigpt.cli.play import Session
 from minigpt.cli.session import OUT_OF_MEMORY, typed_lines
 from minigpt.config import SamplingConfig
@@ -133,7 +134,7 @@ def test_ctrl_c_stops_the_model_and_keeps_what_it_wrote(monkeypatch: pytest.Monk
         if len(shown) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(play, "write", write)
+    monkeypatch.setattr(session_module, "write", write)
     session.run(iter(["Once"]))
     assert session.text == "Once" + "".join(shown[:2])
     session.run(iter(["/continue"]))
@@ -149,7 +150,7 @@ def test_ctrl_c_in_a_command_or_at_the_end_of_a_turn_does_not_end_the_session(
         if end:
             signals._raise(2, None)
 
-    monkeypatch.setattr(play, "write", write)
+    monkeypatch.setattr(session_module, "write", write)
     monkeypatch.setattr("minigpt.cli.session.write", write)
     session.run(iter(["Once", "/show", "more"]))
     assert [typed for typed, _ in session.turns] == ["Once", "\nmore"]
@@ -165,7 +166,7 @@ def test_a_retry_that_is_stopped_before_its_first_word_keeps_the_old_text(monkey
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(play, "write", stop)
+    monkeypatch.setattr(session_module, "write", stop)
     session.run(iter(["/retry"]))
     assert session.text == before
 
