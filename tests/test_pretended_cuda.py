@@ -19,11 +19,10 @@ from minigpt.generation.batching.batch import Batch
 from minigpt.generation.batching.requests import Event, Request
 from minigpt.generation.decoding import Decoder
 from minigpt.generation.engines import cuda_graphs
-from minigpt.generation.engines.cuda_graphs import GraphEngine, Recording
-from minigpt.generation.engines.cuda_slots import CudaSlots
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.cuda_graphs import CudaSlots, GraphEngine, Recording
+from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.resolve import resolve_engine, resolve_slots
-from minigpt.generation.engines.torch_slots import TorchSlots
+from minigpt.generation.engines.slots import Slots
 from minigpt.model.gpt import GPT
 from minigpt.training.events import Saved, Step
 from minigpt.training.fine_tuning import apply_fine_tuning
@@ -256,7 +255,7 @@ def test_generation_on_cuda_gives_the_tokens_of_the_cpu(
     monkeypatch.setattr(cuda_graphs, "_SHORTEST_SPAN", 16)
     config = SamplingConfig(max_new_tokens=70, seed=1, **SAMPLING[name])  # the window moves
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    expected = [step.tolist() for step in generate(TorchEngine(random_model(**MODEL)), ids, config)]
+    expected = [step.tolist() for step in generate(Engine(random_model(**MODEL)), ids, config)]
     monkeypatch.setattr(sampling, "_FIRST_K", first_k)
     with pretended_cuda():
         engine = resolve_engine(random_model(**MODEL).to("cuda"))
@@ -270,7 +269,7 @@ def test_recorded_steps_read_the_cache_that_the_engine_has_now(monkeypatch: pyte
 
     def logits(device: str) -> list[torch.Tensor]:
         model = random_model(**MODEL).to(device)
-        engine = GraphEngine(model) if device == "cuda" else TorchEngine(model)
+        engine = GraphEngine(model) if device == "cuda" else Engine(model)
         found = []
         for texts in ([[1, 2, 3], [4]], [[5]], [[1, 2], [3, 4], [5]], [[7], [8], [9]]):
             found.append(engine.start(texts))
@@ -365,7 +364,7 @@ def ids_and_logprobs(events: list[Event]) -> tuple[list[Any], list[float]]:
 def test_slots_on_cuda_answer_mixed_requests_as_those_of_the_cpu() -> None:
     tokenizer = bytes_ending_in("<|endoftext|>")
     model = {**MODEL, "n_positions": 64}
-    expected = answers(Batch(TorchSlots(random_model(**model), 3), tokenizer))
+    expected = answers(Batch(Slots(random_model(**model), 3), tokenizer))
     with pretended_cuda():
         slots = resolve_slots(random_model(**model).to("cuda"), 3)
         assert isinstance(slots, CudaSlots)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.native import NativeEngine
 
 _MAX_NGRAM = 4  # tokens at the end of the text that are looked up earlier in it
 _MAX_DRAFT = 7  # tokens
@@ -62,7 +62,7 @@ class PromptLookup:
 
 def default_drafter(engine: Engine) -> PromptLookup | None:
     """`PromptLookup` for engines whose logits for several tokens at once equal those for one; None for others."""
-    return None if isinstance(engine, TorchEngine) else PromptLookup()
+    return PromptLookup() if isinstance(engine, NativeEngine) else None
 
 
 class DraftModel:

@@ -18,7 +18,6 @@ from minigpt.generation.decoding import Decoder
 from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculative import DraftModel, PromptLookup, SpeedupMonitor
 from minigpt.generation.streaming import generate_pieces, generate_text
@@ -53,7 +52,7 @@ def untrained(tokenizer: Tokenizer, **fields: int) -> GPT:
 
 def engine_of(kind: str, model: GPT) -> Engine:
     if kind == "torch":
-        return TorchEngine(model)
+        return Engine(model)
     return GraphEngine(model) if kind == "graph" else NativeEngine(model, "int8" if kind == "int8" else "none")
 
 
@@ -87,7 +86,7 @@ def test_an_untrained_model_writes_no_replacement_character(kind: str, name: str
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_thousands_of_tokens_in_a_batch_are_utf8(sampler: str) -> None:
-    engine = TorchEngine(untrained(BYTES))
+    engine = Engine(untrained(BYTES))
     prompts = ["", "a", "naïve", "朝起き", "🐋", "\n"]
     texts = written(engine, BYTES, prompts, samples=3, **SAMPLERS[sampler])
     assert not any(REPLACEMENT in text for text in texts)
@@ -113,8 +112,8 @@ class AlwaysDraft(SpeedupMonitor):
 def test_speculation_is_utf8_and_changes_no_token(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "SpeedupMonitor", AlwaysDraft)
     tokenizer = TOKENIZERS["bpe"]
-    engine = TorchEngine(untrained(tokenizer).double())
-    draft_model = TorchEngine(new_model(scale=8, seed=1, vocab_size=tokenizer.vocab_size, n_positions=64).double())
+    engine = Engine(untrained(tokenizer).double())
+    draft_model = Engine(new_model(scale=8, seed=1, vocab_size=tokenizer.vocab_size, n_positions=64).double())
     prompt = "雨だった。雨だった。雨"
     expected = written(engine, tokenizer, [prompt], **SAMPLERS[sampler])
     assert REPLACEMENT not in expected[0]
@@ -188,7 +187,7 @@ def english() -> GPT:
 
 @pytest.mark.parametrize("sampler", [{}, {"temperature": 0}, {"temperature": 0.7, "top_p": 0.9, "min_p": 0.01}])
 def test_a_model_that_writes_valid_text_writes_the_same_text_as_without(english: GPT, sampler: dict[str, Any]) -> None:
-    engine = TorchEngine(english)
+    engine = Engine(english)
     for seed in range(4):
         ours = written(engine, BYTES, ["the ", "qu"], seed=seed, **sampler)
         assert ours == written(engine, BYTES, ["the ", "qu"], seed=seed, allow_invalid_utf8=True, **sampler)
@@ -244,9 +243,9 @@ def test_after_a_prompt_that_is_not_utf8_any_bytes_may_follow() -> None:
 def test_a_beginning_is_written_first() -> None:
     model = untrained(BYTES)
     config = SamplingConfig(max_new_tokens=6, temperature=2.0, seed=0)
-    decoder = Decoder(TorchEngine(model), [[65], [66]], Sampler(config, BYTES), beginnings=["朝a".encode(), b""])
+    decoder = Decoder(Engine(model), [[65], [66]], Sampler(config, BYTES), beginnings=["朝a".encode(), b""])
     for _ in range(6):
         decoder.advance()
     assert bytes(decoder.tokens[0][:5]) == "A朝a".encode()
     with pytest.raises(ConfigError, match="beginnings need a Sampler with a tokenizer"):
-        Decoder(TorchEngine(model), [[65]], Sampler(config), beginnings=[b"a"])
+        Decoder(Engine(model), [[65]], Sampler(config), beginnings=[b"a"])

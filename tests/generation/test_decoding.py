@@ -18,7 +18,6 @@ from minigpt.generation.decoding import Decoder, generate, generate_uncached, vi
 from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
@@ -35,7 +34,7 @@ def small_model(**fields: int) -> GPT:
 def build(kind: str, model: GPT) -> Engine:
     if kind in ("native", "int8"):
         return NativeEngine(model.float(), "int8" if kind == "int8" else "none")
-    return GraphEngine(model) if kind == "graph" else TorchEngine(model)
+    return GraphEngine(model) if kind == "graph" else Engine(model)
 
 
 @torch.no_grad()
@@ -143,7 +142,7 @@ def test_the_first_tokens_to_keep_are_always_visible_to_the_model(kind: str, kee
 
 def test_too_many_first_tokens_to_keep_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        Decoder(TorchEngine(small_model(n_positions=9)), [[1]], Sampler(SamplingConfig()), keep_first=5)
+        Decoder(Engine(small_model(n_positions=9)), [[1]], Sampler(SamplingConfig()), keep_first=5)
     assert str(caught.value) == (
         "keep-first (5) must be at most half the context length (4), to leave room for new tokens"
     )
@@ -184,7 +183,7 @@ def test_rows_continue_unchanged_after_others_are_dropped(kind: str, dropped: se
 
 
 def test_rows_that_stay_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, config = TorchEngine(small_model()), SamplingConfig(max_new_tokens=9, seed=0)
+    engine, config = Engine(small_model()), SamplingConfig(max_new_tokens=9, seed=0)
     decoder = Decoder(engine, [[1, 2, 3], [4], list(range(20))], Sampler(config))
     decoder.advance()
     monkeypatch.setattr(engine, "start", None)
@@ -195,7 +194,7 @@ def test_rows_that_stay_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_every_row_can_be_dropped() -> None:
-    decoder = Decoder(TorchEngine(small_model()), [[1], [2, 3]], Sampler(SamplingConfig(seed=0)))
+    decoder = Decoder(Engine(small_model()), [[1], [2, 3]], Sampler(SamplingConfig(seed=0)))
     decoder.advance()
     decoder.drop({1})
     decoder.advance()
@@ -339,7 +338,7 @@ def test_log_probabilities_are_the_models_before_temperature_and_penalties(kind:
 
 
 def test_log_probabilities_are_computed_only_on_request() -> None:
-    decoder = Decoder(TorchEngine(small_model()), [[1]], Sampler(SamplingConfig(seed=0)))
+    decoder = Decoder(Engine(small_model()), [[1]], Sampler(SamplingConfig(seed=0)))
     ((token,),) = decoder.advance()
     assert token.logprob is None
     assert token.alternatives == ()
@@ -353,7 +352,7 @@ def test_log_probabilities_are_computed_only_on_request() -> None:
 def test_nan_weights_are_named(kind: str, name: str, temperature: float) -> None:
     model = small_model().float()
     model.get_parameter(name).data.view(-1)[3] = math.nan
-    engine = TorchEngine(model) if kind == "torch" else NativeEngine(model, "int8" if kind == "int8" else "none")
+    engine = Engine(model) if kind == "torch" else NativeEngine(model, "int8" if kind == "int8" else "none")
     decoder = Decoder(engine, [[1, 2]], Sampler(SamplingConfig(temperature=temperature)))
     with pytest.raises(GenerationError) as caught:
         decoder.advance()
@@ -372,7 +371,7 @@ def test_the_origin_of_nan_is_looked_for_in_the_text_that_has_it() -> None:
         return output.masked_fill((arguments[0] == 9)[..., None], math.inf)
 
     model.token_embedding.register_forward_hook(overflow)
-    decoder = Decoder(TorchEngine(model), [[1, 2], [3, 4], [5, 9], [6, 9]], Sampler(SamplingConfig()))
+    decoder = Decoder(Engine(model), [[1, 2], [3, 4], [5, 9], [6, 9]], Sampler(SamplingConfig()))
     with pytest.raises(GenerationError, match=r"the largest of row 2 is nan; .* are in the embedding, although"):
         decoder.advance()
 
@@ -408,7 +407,7 @@ def test_log_probabilities_are_the_models_before_processors_that_work_in_place()
         return logits
 
     model, config = small_model(vocab_size=37).float(), SamplingConfig(temperature=0, seed=0)
-    decoder = Decoder(TorchEngine(model), [[1]], Sampler(config, processors=[ban_small_ids]), alternatives=1)
+    decoder = Decoder(Engine(model), [[1]], Sampler(config, processors=[ban_small_ids]), alternatives=1)
     ((token,),) = decoder.advance()
     with torch.no_grad():
         logprobs = model(torch.tensor([[1]]))[0, -1].log_softmax(-1)

@@ -11,7 +11,6 @@ from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.generation import decoding
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.healing import encode_prompt
 from minigpt.generation.speculative import PromptLookup, SpeedupMonitor
 from minigpt.generation.streaming import Piece, generate_pieces
@@ -54,7 +53,7 @@ def model() -> GPT:
 
 @pytest.fixture
 def engine(model: GPT) -> Engine:
-    return TorchEngine(model)
+    return Engine(model)
 
 
 def pieces(engine: Engine, prompts: list[str], **changes: Any) -> list[Piece]:

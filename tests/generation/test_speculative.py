@@ -12,7 +12,6 @@ from minigpt.generation import decoding
 from minigpt.generation.decoding import Decoder, generate_uncached
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculative import (
     ChooseDraft,
@@ -40,7 +39,7 @@ def sharp_model(n_positions: int = 24, seed: int = 0, vocab_size: int = VOCABULA
 
 def build(kind: str, model: GPT) -> Engine:
     """Torch's in float64: its kernels round differently for one id and for several."""
-    return TorchEngine(model.double()) if kind == "torch" else NativeEngine(model, "int8" if kind == "int8" else "none")
+    return Engine(model.double()) if kind == "torch" else NativeEngine(model, "int8" if kind == "int8" else "none")
 
 
 class AlwaysDraft(SpeedupMonitor):
@@ -200,13 +199,13 @@ def test_a_draft_model_drafts_only_ids_of_the_tokenizer(always: None) -> None:
 def test_accepted_draft_tokens_save_reads_of_the_model(always: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted at the engine itself: a greedy text that repeats a phrase is read in a fraction of the steps."""
     engine, reads = build("torch", sharp_model(200, scale=3)), []
-    read = TorchEngine.read
+    read = Engine.read
 
-    def counted(self: TorchEngine, ids: Tensor) -> Tensor:
+    def counted(self: Engine, ids: Tensor) -> Tensor:
         reads.append(ids.shape[1])
         return read(self, ids)
 
-    monkeypatch.setattr(TorchEngine, "read", counted)
+    monkeypatch.setattr(Engine, "read", counted)
     config = SamplingConfig(max_new_tokens=100, temperature=0)
     expected, _ = continued(engine, [1, 2], config)
     assert reads == [1] * 99
@@ -246,8 +245,8 @@ def test_drawn_tokens_have_the_models_distribution_with_a_drafter_too(always: No
     expected = count * chances.gather(2, texts[..., None]).prod(dim=1).flatten()  # (27,)
     assert float(expected.sum()) == pytest.approx(count)
     assert float(expected.min()) > 5
-    engine, observed, accepted = TorchEngine(model), torch.zeros(27, dtype=torch.float64), 0
-    drafter = DraftModel(TorchEngine(draft), size) if kind == "draft" else PromptLookup()
+    engine, observed, accepted = Engine(model), torch.zeros(27, dtype=torch.float64), 0
+    drafter = DraftModel(Engine(draft), size) if kind == "draft" else PromptLookup()
     for seed in range(count):
         config = SamplingConfig(max_new_tokens=3, temperature=1.0, top_p=1.0, seed=seed)
         decoder = Decoder(engine, [prompt], Sampler(config), drafter=drafter)
@@ -266,13 +265,13 @@ def test_a_stop_string_within_accepted_draft_tokens_ends_the_row_there(
 ) -> None:
     tokenizer, model = Tokenizer.named("bytes"), sharp_model(120, vocab_size=257, seed=8).double()
     config = SamplingConfig(max_new_tokens=60, seed=5, **settings)  # type: ignore[arg-type]
-    plain = "".join(piece.text for piece in generate_pieces(TorchEngine(model), tokenizer, ["ab"], config))
+    plain = "".join(piece.text for piece in generate_pieces(Engine(model), tokenizer, ["ab"], config))
     for stop in sorted({*plain[5:40:7]}):
         stopped = config.replace(stop=(stop,))
-        expected = list(generate_pieces(TorchEngine(model), tokenizer, ["ab"], stopped))
+        expected = list(generate_pieces(Engine(model), tokenizer, ["ab"], stopped))
         (ids,) = [[256, *b"ab", *(piece.token.id for piece in expected), *[3] * 9]]
         oracle = Oracle(ids[1:], None, 7)
-        assert list(generate_pieces(TorchEngine(model), tokenizer, ["ab"], stopped, drafter=oracle)) == expected
+        assert list(generate_pieces(Engine(model), tokenizer, ["ab"], stopped, drafter=oracle)) == expected
 
 
 def test_drafting_happens_only_while_there_is_one_row(always: None) -> None:
@@ -281,7 +280,7 @@ def test_drafting_happens_only_while_there_is_one_row(always: None) -> None:
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
     expected = torch.stack(list(generate_uncached(model, ids, config)), dim=1).tolist()
     drafter = Oracle([1, 2, 3, *expected[0]], None, 4)
-    decoder = Decoder(TorchEngine(model), ids.tolist(), Sampler(config), drafter=drafter)
+    decoder = Decoder(Engine(model), ids.tolist(), Sampler(config), drafter=drafter)
     for _ in range(5):
         assert [len(tokens) for tokens in decoder.advance()] == [1, 1]
     assert drafter.requested == []
@@ -358,7 +357,7 @@ def test_steps_of_several_rows_and_steps_that_recompute_the_window_are_not_recor
 
     monkeypatch.setattr(decoding, "SpeedupMonitor", Recording)
     model = sharp_model(8).double()
-    decoder = Decoder(TorchEngine(model), [[1, 2], [3]], Sampler(SamplingConfig(seed=0)), drafter=Oracle([], None, 0))
+    decoder = Decoder(Engine(model), [[1, 2], [3]], Sampler(SamplingConfig(seed=0)), drafter=Oracle([], None, 0))
     for _ in range(3):
         decoder.advance()
     assert recorded == []
@@ -397,6 +396,6 @@ def test_drafting_changes_no_token_with_the_callers_processors(
 
 
 def test_engines_whose_logits_depend_on_the_number_of_tokens_get_no_drafter_by_default() -> None:
-    assert default_drafter(TorchEngine(new_model())) is None
+    assert default_drafter(Engine(new_model())) is None
     if compiled.library() is not None:
         assert isinstance(default_drafter(NativeEngine(new_model())), PromptLookup)

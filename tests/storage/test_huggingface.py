@@ -12,7 +12,7 @@ from builders import assert_same_model
 from minigpt.config import PRESETS, GPTConfig, SamplingConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.generation.decoding import generate
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.engine import Engine
 from minigpt.model.gpt import GPT
 from minigpt.storage.files import atomic_json, read_json
 from minigpt.storage.huggingface import (
@@ -167,7 +167,7 @@ def test_a_mapped_model_generates_the_same_tokens_as_one_in_memory(tmp_path: Pat
     ids = torch.tensor([[1, 2, 3]])
     expected = [int(id) for id in generate(read, ids, config)]
     assert [int(id) for id in generate(mapped, ids, config)] == expected
-    assert [int(id) for id in generate(TorchEngine(mapped), ids, config)] == expected
+    assert [int(id) for id in generate(Engine(mapped), ids, config)] == expected
 
 
 def test_tensors_that_cannot_be_mapped_are_read(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from minigpt.generation.batching.requests import Event, Failed, Request, ScoredP
 from minigpt.generation.batching.rows import Row, Work
 from minigpt.generation.batching.sampling_step import next_tokens
 from minigpt.generation.decoding import GeneratedToken, describe
-from minigpt.generation.engines.slots import Chunk, SlotEngine
+from minigpt.generation.engines.slots import Chunk, Slots
 from minigpt.generation.sampling import check_finite
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -34,7 +34,7 @@ class Batch:
     """
 
     def __init__(
-        self, engine: SlotEngine, tokenizer: Tokenizer, *, prompt_tokens: int = 16, prefix_cache_bytes: int = 0
+        self, engine: Slots, tokenizer: Tokenizer, *, prompt_tokens: int = 16, prefix_cache_bytes: int = 0
     ) -> None:
         self.engine, self.tokenizer = engine, tokenizer
         self.prompt_tokens = prompt_tokens

@@ -12,11 +12,10 @@ from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.batching.batch import Batch
 from minigpt.generation.batching.requests import Event, Failed, Request, ScoredPrompt
-from minigpt.generation.engines.cuda_slots import CudaSlots
+from minigpt.generation.engines.cuda_graphs import CudaSlots
 from minigpt.generation.engines.native import NativeSlots
 from minigpt.generation.engines.resolve import resolve_engine, resolve_slots
-from minigpt.generation.engines.slots import Chunk, SlotEngine
-from minigpt.generation.engines.torch_slots import TorchSlots
+from minigpt.generation.engines.slots import Chunk, Slots
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.streaming import Piece, generate_pieces
 from minigpt.model.gpt import GPT
@@ -25,17 +24,17 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.named("bytes")
 CONTEXT = 96
-NewEngine = Callable[[GPT, int], SlotEngine]
+NewEngine = Callable[[GPT, int], Slots]
 
 
-def small_chunks(engine: SlotEngine) -> SlotEngine:
+def small_chunks(engine: Slots) -> Slots:
     """The engine with chunks so small that short prompts have several."""
     engine.chunk_size = 8
     return engine
 
 
 ENGINES: dict[str, NewEngine] = {
-    "pytorch": lambda model, slots: small_chunks(TorchSlots(model, slots)),
+    "pytorch": lambda model, slots: small_chunks(Slots(model, slots)),
     "fixed shapes": lambda model, slots: small_chunks(CudaSlots(model, slots)),
 }
 if compiled.library() is not None:
@@ -223,7 +222,7 @@ def test_generating_rows_go_on_while_a_long_prompt_is_read() -> None:
 
 def test_what_the_engine_reads_in_a_step_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
-    engine = small_chunks(TorchSlots(small_model(), 4))
+    engine = small_chunks(Slots(small_model(), 4))
     read = engine.read
 
     def counted(chunks: list[Chunk]) -> list[torch.Tensor]:
@@ -303,7 +302,7 @@ def test_an_error_ends_its_own_request_only() -> None:
 def test_a_damaged_model_fails_its_requests_in_one_sentence(options: dict[str, object]) -> None:
     model = small_model()
     model.final_norm.weight.data.fill_(float("nan"))
-    batch = Batch(TorchSlots(model, 2), TOKENIZER)
+    batch = Batch(Slots(model, 2), TOKENIZER)
     batch.add(request := new_request(b"a long prompt" * 6, **options))
     (failed,) = answers(finish(batch), request)[-1]
     assert isinstance(failed, Failed)
@@ -314,7 +313,7 @@ def test_a_damaged_model_fails_its_requests_in_one_sentence(options: dict[str, o
 def test_a_model_that_is_damaged_at_one_position_fails_the_score_of_it() -> None:
     model = small_model()
     model.position_embedding.weight.data[70].fill_(float("nan"))
-    batch = Batch(small_chunks(TorchSlots(model, 2)), TOKENIZER)
+    batch = Batch(small_chunks(Slots(model, 2)), TOKENIZER)
     bad, good = new_request(bytes(80), score=True, continues=False), new_request(bytes(60), score=True)
     for request in (bad, good):
         batch.add(request)

@@ -10,7 +10,7 @@ from minigpt.config import SamplingConfig
 from minigpt.generation.batching.batch import Batch
 from minigpt.generation.batching.requests import Event, Failed, Request
 from minigpt.generation.batching.worker import Worker
-from minigpt.generation.engines.torch_slots import TorchSlots
+from minigpt.generation.engines.slots import Slots
 from minigpt.generation.sampling import Sampler
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -18,7 +18,7 @@ TOKENIZER = Tokenizer.named("bytes")
 
 
 def new_batch() -> Batch:
-    return Batch(TorchSlots(random_model(), 2), TOKENIZER)
+    return Batch(Slots(random_model(), 2), TOKENIZER)
 
 
 def new_request(prompt: bytes = b"abc", tokens: int = 4) -> Request:
