@@ -245,62 +245,43 @@ def describe(logits: Tensor, tokens: Tensor, alternatives: int | None) -> list[G
     """These tokens with the model's predictions for them, if requested: logits (B, V), tokens (B,) int64."""
     if alternatives is None:
         return [GeneratedToken(id) for id in tokens.tolist()]
-    if logits.device.type != "cpu":
-        return _unpack(pack(logits, tokens, alternatives).cpu())
-    columns = _predictions(logits, tokens, alternatives)
-    integers, numbers = (
-        [[*first, *second, *top] for first, second, top in zip(*(column.tolist() for column in three), strict=True)]
-        for three in (columns[:3], columns[3:])
-    )
-    return _tokens(integers, numbers)
+    return read_together([pack(logits, tokens, alternatives)])[0]
 
 
 def pack(logits: Tensor, tokens: Tensor, alternatives: int | None) -> Tensor:
     """What `describe` says, before it is read from the device: (B, 1) or, with k alternatives, (B, 4 + 2 k) int32.
 
-    The columns are the ids, the ranks and the alternatives' ids; then the bits of float32 numbers.
+    The columns are the ids, the ranks and the alternatives' ids; then the bits of the float32 log-probabilities,
+    entropies and alternatives' log-probabilities.
     """
     if alternatives is None:
         return tokens[:, None].int()
-    columns = _predictions(logits, tokens, alternatives)
-    return torch.cat([torch.cat(columns[:3], dim=1).int(), torch.cat(columns[3:], dim=1).view(torch.int32)], dim=1)
-
-
-def read_together(packed: Sequence[Tensor]) -> list[list[GeneratedToken]]:
-    """What `pack` has packed, in one transfer from the device."""
-    together = torch.cat([each.flatten() for each in packed]).cpu()
-    found, start = [], 0
-    for each in packed:
-        found.append(_unpack(together[start : start + each.numel()].view(each.shape)))
-        start += each.numel()
-    return found
-
-
-def _predictions(logits: Tensor, tokens: Tensor, alternatives: int) -> tuple[Tensor, ...]:
-    """The columns of a description, in two halves: (B, 1), (B, 1), (B, k) int64, and as many float32.
-
-    They are the ids, ranks and alternatives; then the log-probabilities, entropies and alternatives' log-probabilities.
-    """
     logprobs = logits.float().log_softmax(dim=-1)  # (B, V)
     logprob = logprobs.gather(1, tokens.clamp(min=0)[:, None])  # (B, 1); a token may be UNDECIDED
     top = logprobs.topk(min(alternatives, logprobs.shape[1]), dim=-1)
     entropy = torch.special.entr(logprobs.exp()).sum(dim=-1, keepdim=True)  # (B, 1)
     ranks = (logprobs > logprob).sum(dim=-1, keepdim=True)  # (B, 1)
-    return tokens[:, None], ranks, top.indices, logprob, entropy, top.values
+    integers = torch.cat([tokens[:, None], ranks, top.indices], dim=1).int()
+    return torch.cat([integers, torch.cat([logprob, entropy, top.values], dim=1).view(torch.int32)], dim=1)
+
+
+def read_together(packed: Sequence[Tensor]) -> list[list[GeneratedToken]]:
+    """What `pack` has packed, in one transfer from the device."""
+    together = torch.cat([each.flatten() for each in packed]).cpu()
+    parts = together.split([each.numel() for each in packed])
+    return [_unpack(part.view(each.shape)) for part, each in zip(parts, packed, strict=True)]
 
 
 def _unpack(packed: Tensor) -> list[GeneratedToken]:
     if packed.shape[1] == 1:
         return [GeneratedToken(id) for id in packed.flatten().tolist()]
-    bits = packed.numpy()
-    half = bits.shape[1] // 2
-    return _tokens(bits[:, :half].tolist(), bits[:, half:].copy().view("float32").tolist())
-
-
-def _tokens(integers: list[list[int]], numbers: list[list[float]]) -> list[GeneratedToken]:
+    integers, bits = packed.chunk(2, dim=1)
+    numbers = bits.contiguous().view(torch.float32)
     return [
         GeneratedToken(id, logprob, tuple(zip(top_ids, top_logprobs, strict=True)), entropy, rank)
-        for (id, rank, *top_ids), (logprob, entropy, *top_logprobs) in zip(integers, numbers, strict=True)
+        for (id, rank, *top_ids), (logprob, entropy, *top_logprobs) in zip(
+            integers.tolist(), numbers.tolist(), strict=True
+        )
     ]
 
 

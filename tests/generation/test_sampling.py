@@ -12,7 +12,7 @@ from torch import Tensor
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError, MinigptError
 from minigpt.generation import sampling
-from minigpt.generation.logits_processors import TopK
+from minigpt.generation.logits_processors import BanTokens
 from minigpt.generation.sampling import Sampler, draw, uniform
 from minigpt.native import compiled
 from minigpt.native.drawing import draw_tokens
@@ -539,8 +539,8 @@ def test_a_processor_gets_the_history_and_the_number_of_new_tokens() -> None:
 
 
 def test_a_processor_may_declare_that_it_needs_no_history() -> None:
-    assert not Sampler(SamplingConfig(), processors=[TopK(3)]).needs_history
-    assert Sampler(SamplingConfig(), processors=[TopK(3), only_even_ids]).needs_history
+    assert not Sampler(SamplingConfig(), processors=[BanTokens([3])]).needs_history
+    assert Sampler(SamplingConfig(), processors=[BanTokens([3]), only_even_ids]).needs_history
 
 
 def test_a_processor_that_changes_its_logits_in_place_does_not_change_the_models() -> None:

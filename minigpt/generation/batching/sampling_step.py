@@ -1,7 +1,6 @@
 """Samples the next tokens of rows whose requests have different settings."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -11,8 +10,6 @@ from minigpt.errors import MinigptError
 from minigpt.generation.batching.rows import Row
 from minigpt.generation.decoding import GeneratedToken, describe, pack, read_together
 from minigpt.generation.sampling import UNDECIDED
-
-Key = TypeVar("Key")
 
 
 def next_tokens(rows: Sequence[Row], logits: Tensor) -> list[GeneratedToken | MinigptError]:
@@ -28,18 +25,18 @@ def next_tokens(rows: Sequence[Row], logits: Tensor) -> list[GeneratedToken | Mi
             processed[index] = _process(row, logits[index : index + 1])
         except MinigptError as error:
             found[index] = error
-    parts, packed = [], []
-    for group in _groups(processed, lambda index: rows[index].request.sampler.rule):
-        numbers = [_number(rows[index]) for index in group]
-        picked = rows[group[0]].request.sampler.pick_at_once(torch.cat([processed[at] for at in group]), numbers)
-        tokens = dict(zip(group, picked.unbind(), strict=True))  # () each
-        for part in _groups(group, lambda index: rows[index].request.alternatives):
-            own = logits if len(part) == len(rows) else torch.cat([logits[index : index + 1] for index in part])
-            parts.append(part)
-            chosen = picked if len(part) == len(group) else torch.stack([tokens[at] for at in part])
-            packed.append(pack(own, chosen, rows[part[0]].request.alternatives))
-    for part, described in zip(parts, read_together(packed) if packed else [], strict=True):
-        for index, token in zip(part, described, strict=True):
+    groups: dict[object, list[int]] = {}  # rows with the same settings
+    for index in processed:
+        request = rows[index].request
+        groups.setdefault((request.sampler.rule, request.alternatives), []).append(index)
+    packed = []
+    for group in groups.values():
+        request, numbers = rows[group[0]].request, [_number(rows[index]) for index in group]
+        picked = request.sampler.pick_at_once(torch.cat([processed[index] for index in group]), numbers)
+        own = logits if len(group) == len(rows) else torch.cat([logits[index : index + 1] for index in group])
+        packed.append(pack(own, picked, request.alternatives))
+    for group, described in zip(groups.values(), read_together(packed) if packed else [], strict=True):
+        for index, token in zip(group, described, strict=True):
             found[index] = token
             if token.id == UNDECIDED:
                 found[index] = _sample_again(rows[index], processed[index], logits[index : index + 1])
@@ -69,11 +66,3 @@ def _sample_again(row: Row, processed: Tensor, logits: Tensor) -> GeneratedToken
         return error
     (token,) = describe(logits, picked, row.request.alternatives)
     return token
-
-
-def _groups(indices: Iterable[int], key: Callable[[int], Key]) -> list[list[int]]:
-    """The indices, grouped by their key, in order."""
-    groups: dict[Key, list[int]] = {}
-    for index in indices:
-        groups.setdefault(key(index), []).append(index)
-    return list(groups.values())
