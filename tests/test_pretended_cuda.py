@@ -16,7 +16,7 @@ from minigpt.data.corpus import Corpus
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation import sampling
 from minigpt.generation.batching.batch import Batch
-from minigpt.generation.batching.requests import Event, Request
+from minigpt.generation.batching.requests import Event, GenerationRequest
 from minigpt.generation.decoding import Decoder
 from minigpt.generation.engines import cuda_graphs
 from minigpt.generation.engines.cuda_graphs import CudaSlots, GraphEngine, Recording
@@ -339,7 +339,7 @@ def answers(batch: Batch) -> list[list[Event]]:
     requests = []
     for number, (prompt, changes, options) in enumerate(REQUESTS):
         config = SamplingConfig(max_new_tokens=12, seed=number, **changes)
-        requests.append(Request(tokenizer.encode(prompt), config, Sampler(config, tokenizer), **options))
+        requests.append(GenerationRequest(tokenizer.encode(prompt), config, Sampler(config, tokenizer), **options))
         batch.add(requests[-1])
     found: dict[int, list[Event]] = {id(request): [] for request in requests}
     while not batch.is_idle:
@@ -381,7 +381,7 @@ def test_a_step_of_mixed_requests_costs_one_wait_for_the_gpu(gpu: PretendedGPU) 
     batch = Batch(resolve_slots(random_model(**MODEL).to("cuda"), len(REQUESTS)), tokenizer)
     for number, (_, changes, options) in enumerate(REQUESTS):
         config = SamplingConfig(max_new_tokens=20, seed=number, **{**changes, "samples": 1})
-        batch.add(Request([1, 2, 3], config, Sampler(config, tokenizer), **options))
+        batch.add(GenerationRequest([1, 2, 3], config, Sampler(config, tokenizer), **options))
     while batch.n_running < len(REQUESTS) or not all(row.n_new for row in batch._rows):
         batch.step()
     for _ in range(10):

@@ -8,7 +8,7 @@ from typing import Any
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.batching.requests import Request, check_request
+from minigpt.generation.batching.requests import GenerationRequest, check_request
 from minigpt.generation.healing import Prompt
 from minigpt.generation.sampling import Sampler
 from minigpt.server.api_error import invalid
@@ -42,7 +42,7 @@ class CompletionOptions:
         """Whether more texts are generated than returned, so that the best must be found."""
         return self.sampling.samples > self.n
 
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[GenerationRequest]:
         """One batch request for each prompt.
 
         A seed that the request names is that of all prompts, so that a prompt gets the same text in any list. Without
@@ -53,7 +53,7 @@ class CompletionOptions:
         try:
             sampler = Sampler(self.sampling, self.model.tokenizer)
             requests = [
-                Request(
+                GenerationRequest(
                     prompt.ids,
                     self.sampling,
                     sampler if self.sampling.seed is not None else _with_own_seed(sampler),

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from minigpt.errors import ConfigError, MinigptError
-from minigpt.generation.batching.requests import Event, Failed, Request, ScoredPrompt
+from minigpt.generation.batching.requests import Event, Failed, GenerationRequest, ScoredPrompt
 from minigpt.generation.batching.worker import Worker
 from minigpt.generation.streaming import Piece
 from minigpt.server.api_error import ApiError, shutting_down
@@ -27,8 +27,8 @@ class EventHub:
         self.is_stopping = False
         self._worker = Worker(self._deliver)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._queues: dict[Request, Queue] = {}
-        self._texts: dict[Request, int] = {}  # texts of each request that are generated or wait for their turn
+        self._queues: dict[GenerationRequest, Queue] = {}
+        self._texts: dict[GenerationRequest, int] = {}  # of each request, generated or waiting for their turn
 
     def start(self) -> None:
         """Starts the worker's thread."""
@@ -55,7 +55,7 @@ class EventHub:
         return sum(self._texts.values())
 
     @asynccontextmanager
-    async def running(self, model: ServedModel, requests: Sequence[Request]) -> AsyncIterator[Steps]:
+    async def running(self, model: ServedModel, requests: Sequence[GenerationRequest]) -> AsyncIterator[Steps]:
         """Runs requests while the context is open and gives their events, step by step; then cancels unfinished ones.
 
         Raises: ApiError if the queue is full or the server is shutting down; events raise it for a failed request.

@@ -23,7 +23,7 @@ _DAMAGED = TokenizerError("it is not a SentencePiece model, or is damaged")
 Field = tuple[int, int | bytes]  # the number of a field, and its value
 
 
-class Piece(NamedTuple):
+class StoredPiece(NamedTuple):
     """A token of a SentencePiece model, its log-probability, and what kind of token it is."""
 
     text: str
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 class SentencePieceModel:
     """The parts of a model file that say how text is encoded."""
 
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[StoredPiece] = field(default_factory=list)
     kind: int = _UNIGRAM
     unknown: int = 0
     bytes_for_unknown: bool = False
@@ -69,7 +69,7 @@ def read_sentencepiece(content: bytes) -> SentencePieceModel:
     return model
 
 
-def _read_piece(content: bytes) -> Piece:
+def _read_piece(content: bytes) -> StoredPiece:
     text, score, kind = "", 0.0, 1
     for number, value in _fields(content):
         if number == 1 and isinstance(value, bytes):
@@ -78,7 +78,7 @@ def _read_piece(content: bytes) -> Piece:
             (score,) = struct.unpack("<f", value)
         elif number == 3 and isinstance(value, int):
             kind = value
-    return Piece(text, score, kind)
+    return StoredPiece(text, score, kind)
 
 
 def _read_settings(model: SentencePieceModel, message: int, content: bytes) -> None:
@@ -160,8 +160,8 @@ def to_tokenizer_json(model: SentencePieceModel, *, as_xlm_roberta: bool = False
     """
     pieces, unknown = model.pieces, model.unknown
     if as_xlm_roberta:
-        first = [Piece(name, 0.0, _CONTROL) for name in ("<s>", "<pad>", "</s>", "<unk>")]
-        pieces, unknown = [*first, *pieces[3:], Piece("<mask>", 0.0, _CONTROL)], 3
+        first = [StoredPiece(name, 0.0, _CONTROL) for name in ("<s>", "<pad>", "</s>", "<unk>")]
+        pieces, unknown = [*first, *pieces[3:], StoredPiece("<mask>", 0.0, _CONTROL)], 3
     if not 0 <= unknown < len(pieces):
         raise TokenizerError(f"the id of its unknown token ({unknown}) must be that of a token")
     if len({piece.text for piece in pieces}) < len(pieces):
@@ -194,7 +194,7 @@ def to_tokenizer_json(model: SentencePieceModel, *, as_xlm_roberta: bool = False
     }
 
 
-def _model(model: SentencePieceModel, pieces: Sequence[Piece], unknown: int) -> dict[str, Any]:
+def _model(model: SentencePieceModel, pieces: Sequence[StoredPiece], unknown: int) -> dict[str, Any]:
     if model.kind == _UNIGRAM:
         vocab = [[piece.text, piece.score] for piece in pieces]
         return {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": model.bytes_for_unknown}
@@ -212,7 +212,7 @@ def _model(model: SentencePieceModel, pieces: Sequence[Piece], unknown: int) -> 
     }
 
 
-def _merges(pieces: Sequence[Piece]) -> list[list[str]]:
+def _merges(pieces: Sequence[StoredPiece]) -> list[list[str]]:
     """The merges that make the tokens of a BPE model: SentencePiece stores only what they make, the likeliest first."""
     ids = {piece.text: id for id, piece in enumerate(pieces)}
     found = []

@@ -9,7 +9,7 @@ import pytest
 from served import served_model
 
 from minigpt.config import SamplingConfig
-from minigpt.generation.batching.requests import Request
+from minigpt.generation.batching.requests import GenerationRequest
 from minigpt.generation.sampling import Sampler
 from minigpt.server.api_error import ApiError
 from minigpt.server.event_hub import EventHub
@@ -18,9 +18,9 @@ from minigpt.server.serve_config import ServeConfig
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
-def new_request(tokens: int, *, samples: int = 1, **fields: Any) -> Request:
+def new_request(tokens: int, *, samples: int = 1, **fields: Any) -> GenerationRequest:
     config = SamplingConfig(max_new_tokens=tokens, samples=samples, logit_bias=("#256=-100",), seed=1)
-    return Request([97], config, Sampler(config, Tokenizer.named("bytes")), **fields)
+    return GenerationRequest([97], config, Sampler(config, Tokenizer.named("bytes")), **fields)
 
 
 @asynccontextmanager
@@ -39,7 +39,7 @@ async def working_hub() -> AsyncIterator[EventHub]:
     [new_request(3, samples=4), new_request(1, continues=False), new_request(1, samples=3, continues=False)],
     ids=["texts", "prompt", "copies of a prompt"],
 )
-def test_a_text_that_has_ended_does_not_count(asked: Request) -> None:
+def test_a_text_that_has_ended_does_not_count(asked: GenerationRequest) -> None:
     async def check() -> None:
         async with working_hub() as hub:
             async with hub.running(served_model("tiny"), [asked]) as steps:

@@ -8,7 +8,7 @@ from torch import Tensor
 from minigpt.device import to_device
 from minigpt.errors import GenerationError, MinigptError
 from minigpt.generation.batching.prefix_cache import PrefixCache
-from minigpt.generation.batching.requests import Event, Failed, Request, ScoredPrompt, check_request
+from minigpt.generation.batching.requests import Event, Failed, GenerationRequest, ScoredPrompt, check_request
 from minigpt.generation.batching.rows import Row, Work
 from minigpt.generation.batching.sampling_step import next_tokens
 from minigpt.generation.decoding import GeneratedToken, describe
@@ -55,7 +55,7 @@ class Batch:
         """How many rows are in slots."""
         return len(self._rows)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: GenerationRequest) -> None:
         """Puts a request at the end of the queue.
 
         Raises: ConfigError if the model cannot answer it, as `check_request` says.
@@ -65,7 +65,7 @@ class Batch:
         work = Work(request, rows_left=request.n_rows, rows_waiting=request.n_rows)
         self._waiting.extend(Row(work, sample, self.tokenizer, n_positions) for sample in range(request.n_rows))
 
-    def cancel(self, request: Request) -> None:
+    def cancel(self, request: GenerationRequest) -> None:
         """Drops the rows of a request, which gets no more events. Does nothing if it has ended."""
         self._waiting = deque(row for row in self._waiting if row.request is not request)
         for row in [row for row in self._rows if row.request is request]:
@@ -248,6 +248,6 @@ class Batch:
             self._release(row)
         events.append(Event(row.request, piece, is_last=row.work.rows_left == 0))
 
-    def _fail(self, request: Request, error: MinigptError, events: list[Event]) -> None:
+    def _fail(self, request: GenerationRequest, error: MinigptError, events: list[Event]) -> None:
         self.cancel(request)
         events.append(Event(request, Failed(error), is_last=True))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from minigpt.generation.batching.requests import Request
+from minigpt.generation.batching.requests import GenerationRequest
 from minigpt.generation.decoding import GeneratedToken, visible_tokens, window_start
 from minigpt.generation.engines.slots import Chunk
 from minigpt.generation.healing import Prompt
@@ -17,7 +17,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 class Work:
     """The state of one request: what its rows share."""
 
-    request: Request
+    request: GenerationRequest
     rows_left: int  # rows that have not ended
     rows_waiting: int  # rows that do not have the prompt's keys and values yet
     logits: Tensor | None = None  # (1, V), after the prompt

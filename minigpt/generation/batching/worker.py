@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from minigpt.device import keep_freed_memory
 from minigpt.errors import GenerationError, MinigptError
 from minigpt.generation.batching.batch import Batch
-from minigpt.generation.batching.requests import Event, Failed, Request
+from minigpt.generation.batching.requests import Event, Failed, GenerationRequest
 
 Deliver = Callable[[Sequence[Event]], None]
 
@@ -25,7 +25,7 @@ class Worker:
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
         self._batches: list[Batch] = []
-        self._active: dict[Request, Batch] = {}  # used by the worker's thread only
+        self._active: dict[GenerationRequest, Batch] = {}  # used by the worker's thread only
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="minigpt batching", daemon=True)
 
@@ -41,11 +41,11 @@ class Worker:
             self._wake.notify()
         self._thread.join(timeout)
 
-    def submit(self, batch: Batch, request: Request) -> None:
+    def submit(self, batch: Batch, request: GenerationRequest) -> None:
         """Adds a request to a batch; its events follow, the last of them marked."""
         self._command(lambda: self._add(batch, request))
 
-    def cancel(self, request: Request) -> None:
+    def cancel(self, request: GenerationRequest) -> None:
         """Drops a request before the next step; it gets no more events."""
         self._command(lambda: self._drop(request))
 
@@ -70,7 +70,7 @@ class Worker:
                 if not batch.is_idle:
                     self._step(batch)
 
-    def _add(self, batch: Batch, request: Request) -> None:
+    def _add(self, batch: Batch, request: GenerationRequest) -> None:
         if batch not in self._batches:
             self._batches.append(batch)
         try:
@@ -80,7 +80,7 @@ class Worker:
         else:
             self._active[request] = batch
 
-    def _drop(self, request: Request) -> None:
+    def _drop(self, request: GenerationRequest) -> None:
         batch = self._active.pop(request, None)
         if batch is not None:
             batch.cancel(request)

@@ -11,7 +11,7 @@ from builders import random_model
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.batching.batch import Batch
-from minigpt.generation.batching.requests import Event, Failed, Request, ScoredPrompt
+from minigpt.generation.batching.requests import Event, Failed, GenerationRequest, ScoredPrompt
 from minigpt.generation.engines.cuda_graphs import CudaSlots
 from minigpt.generation.engines.native import NativeSlots
 from minigpt.generation.engines.resolve import resolve_engine, resolve_slots
@@ -48,10 +48,10 @@ def small_model() -> GPT:
 
 
 def new_request(prompt: bytes, *, alternatives: int | None = 2, score: bool = False, continues: bool = True,
-                **sampling: object) -> Request:  # fmt: skip
+                **sampling: object) -> GenerationRequest:  # fmt: skip
     config = SamplingConfig(**{"max_new_tokens": 6, "seed": 1, "top_p": 1.0, "temperature": 1.0, **sampling})
     sampler = Sampler(config, TOKENIZER)
-    return Request(list(prompt), config, sampler, alternatives, score_prompt=score, continues=continues)
+    return GenerationRequest(list(prompt), config, sampler, alternatives, score_prompt=score, continues=continues)
 
 
 def new_batch(new_engine: NewEngine, *, slots: int = 4, **options: int) -> Batch:
@@ -67,7 +67,7 @@ def finish(batch: Batch, most: int = 2000) -> list[Event]:
     raise AssertionError("the batch does not end")
 
 
-def answers(events: list[Event], request: Request) -> dict[int, list[object]]:
+def answers(events: list[Event], request: GenerationRequest) -> dict[int, list[object]]:
     """What a request got, for each of its samples; its scored prompt under -1."""
     found: dict[int, list[object]] = {}
     for event in events:
@@ -77,13 +77,13 @@ def answers(events: list[Event], request: Request) -> dict[int, list[object]]:
     return found
 
 
-def alone(new_engine: NewEngine, request: Request) -> dict[int, list[object]]:
+def alone(new_engine: NewEngine, request: GenerationRequest) -> dict[int, list[object]]:
     batch = new_batch(new_engine)
     batch.add(request)
     return answers(finish(batch), request)
 
 
-def some_requests(draw: random.Random, count: int) -> list[Request]:
+def some_requests(draw: random.Random, count: int) -> list[GenerationRequest]:
     """Requests of every kind; many of them begin alike."""
     beginnings = [bytes(draw.randrange(256) for _ in range(20)) for _ in range(3)]
     kinds: list[dict[str, object]] = [
@@ -134,7 +134,7 @@ def test_a_request_gets_the_same_alone_and_beside_others(new_engine: NewEngine, 
     draw = random.Random(seed)
     requests = some_requests(draw, 20)
     batch = new_batch(new_engine, prompt_tokens=5, prefix_cache_bytes=draw.choice((0, 100_000, 10_000_000)))
-    left, cancelled, events = list(requests), set[Request](), []
+    left, cancelled, events = list(requests), set[GenerationRequest](), []
     while left or not batch.is_idle:
         for _ in range(draw.randrange(3)):
             if left:
@@ -153,7 +153,7 @@ def test_a_request_gets_the_same_alone_and_beside_others(new_engine: NewEngine, 
 def test_the_tokens_are_those_of_generate() -> None:
     model = small_model()
     config = SamplingConfig(max_new_tokens=120, samples=3, seed=5)
-    request = Request(list(b"Once upon"), config, Sampler(config, TOKENIZER))
+    request = GenerationRequest(list(b"Once upon"), config, Sampler(config, TOKENIZER))
     batch = Batch(resolve_slots(model, 4), TOKENIZER)
     batch.add(request)
     found = answers(finish(batch), request)
@@ -345,7 +345,7 @@ def test_a_text_that_failed_leaves_no_nan_in_its_slot_for_later_texts(new_engine
     ],
     ids=["empty", "too long to be scored", "keep-first"],
 )
-def test_a_request_that_cannot_be_run_is_refused(request_: Request, message: str) -> None:
+def test_a_request_that_cannot_be_run_is_refused(request_: GenerationRequest, message: str) -> None:
     batch = new_batch(ENGINES["pytorch"])
     with pytest.raises(ConfigError, match=message):
         batch.add(request_)
@@ -355,7 +355,7 @@ def test_a_request_that_cannot_be_run_is_refused(request_: Request, message: str
 def test_every_end_id_ends_a_row() -> None:
     tokenizer = TOKENIZER.with_end_ids([4])
     config = SamplingConfig(max_new_tokens=6, temperature=0, logit_bias=("#4=100",))
-    request = Request([1, 2], config, Sampler(config, tokenizer))
+    request = GenerationRequest([1, 2], config, Sampler(config, tokenizer))
     batch = Batch(ENGINES["pytorch"](small_model(), 2), tokenizer)
     batch.add(request)
     (piece,) = (event.content for event in finish(batch) if isinstance(event.content, Piece))

@@ -8,7 +8,7 @@ from builders import random_model
 
 from minigpt.config import SamplingConfig
 from minigpt.generation.batching.batch import Batch
-from minigpt.generation.batching.requests import Event, Failed, Request
+from minigpt.generation.batching.requests import Event, Failed, GenerationRequest
 from minigpt.generation.batching.worker import Worker
 from minigpt.generation.engines.slots import Slots
 from minigpt.generation.sampling import Sampler
@@ -21,9 +21,9 @@ def new_batch() -> Batch:
     return Batch(Slots(random_model(), 2), TOKENIZER)
 
 
-def new_request(prompt: bytes = b"abc", tokens: int = 4) -> Request:
+def new_request(prompt: bytes = b"abc", tokens: int = 4) -> GenerationRequest:
     config = SamplingConfig(max_new_tokens=tokens, temperature=0)
-    return Request(list(prompt), config, Sampler(config, TOKENIZER))
+    return GenerationRequest(list(prompt), config, Sampler(config, TOKENIZER))
 
 
 @pytest.fixture
