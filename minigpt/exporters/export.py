@@ -196,18 +196,18 @@ class _ExportJob:
         file.flush()
         path = Path(file.name)
         try:
-            answer = runners.page_in_node(path, self.model.config, self.reference.ids, texts=[TEXT])
+            logits, answer = runners.page_in_node(path, self.model.config, ids=self.reference.ids, texts=[TEXT])
         except runners.NotRunError as error:
             page, _ = read_page(path)
             self.check("minigpt", runners.model_in_torch(page))
             self.notes.append(f"the page's own code was not checked: {error}")
             return
-        self.check("node", lambda _: answer.logits, lambda _: answer.text_ids[0])
+        self.check("node", lambda _: logits, lambda _: answer["textIds"][0])
         if compiled.library() is None:
             self.notes.append(f"not compared with `minigpt generate --quantize int8`: {compiled.why_unavailable()}")
             return
         quantized = replace(self.reference, logits=_quantized_logits(self.model, self.reference.ids))
-        found = compare("node beside --quantize int8", lambda _: answer.logits, quantized)
+        found = compare("node beside --quantize int8", lambda _: logits, quantized)
         self.keep_if_close(found, _QUANTIZED_BOUND)
 
     def onnx(self, folder: Path) -> None:
