@@ -268,7 +268,7 @@ def pack(logits: Tensor, tokens: Tensor, alternatives: int | None) -> Tensor:
 def read_together(packed: Sequence[Tensor]) -> list[list[GeneratedToken]]:
     """What `pack` has packed, in one transfer from the device."""
     together = torch.cat([each.flatten() for each in packed]).cpu()
-    parts = together.split([each.numel() for each in packed])
+    parts = torch.split(together, [each.numel() for each in packed])
     return [_unpack(part.view(each.shape)) for part, each in zip(parts, packed, strict=True)]
 
 

@@ -18,7 +18,6 @@ from minigpt.model.kv_cache import KVCache
 from minigpt.native import accelerate as native
 from minigpt.native import compiled, operations, weight_updates
 from minigpt.native.accelerate import GELU, LayerNorm, Linear, accelerate, add, causal_attention, causal_softmax
-from minigpt.native.linear import linear, linear_fits, linear_gradients
 from minigpt.training.loss import LossModel, SoftTargets, head_plan, next_token_loss, overwrite_with_gradient
 from minigpt.training.muon import orthogonalize
 from minigpt.training.sampled_softmax import EXCLUDED
@@ -227,7 +226,7 @@ def test_few_inputs_of_many_weights_have_all_threads(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     monkeypatch.setattr(operations, "loaded", lambda: functions)
     for rows, out in ((32, 1024), (32, 32), (2048, 32)):
-        linear(numbers(rows, 64), torch.zeros(out, 64), torch.zeros(out))
+        operations.linear(numbers(rows, 64), torch.zeros(out, 64), torch.zeros(out))
     assert used == [4, 1, 4]
 
 
@@ -243,16 +242,16 @@ def test_orthogonalization_in_bfloat16_has_the_errors_of_its_rounding(shape: tup
 def test_only_whole_tiles_in_bfloat16_are_multiplied_in_c() -> None:
     weight, bias = torch.zeros(96, 64), torch.zeros(96)
     fits = [
-        linear_fits(x, weight, bias, dtype)
+        operations.linear_fits(x, weight, bias, dtype)
         for x, dtype in (
             (numbers(32, 64), torch.bfloat16), (numbers(31, 64), torch.bfloat16), (numbers(0, 64), torch.bfloat16),
             (numbers(32, 64), torch.float32), (numbers(32, 64, dtype=torch.float32), torch.bfloat16),
         )
     ]  # fmt: skip
     assert fits == [operations.are_tiled(), False, False, False, False]
-    assert not linear_fits(numbers(32, 64), weight, None, torch.bfloat16)
-    assert not linear_fits(numbers(32, 64), weight.bfloat16(), bias, torch.bfloat16)
-    assert not linear_fits(numbers(32, 48), torch.zeros(96, 48), bias, torch.bfloat16)
+    assert not operations.linear_fits(numbers(32, 64), weight, None, torch.bfloat16)
+    assert not operations.linear_fits(numbers(32, 64), weight.bfloat16(), bias, torch.bfloat16)
+    assert not operations.linear_fits(numbers(32, 48), torch.zeros(96, 48), bias, torch.bfloat16)
 
 
 @pytest.mark.parametrize("length", [1, 5, 16, 33, 130])
@@ -343,8 +342,8 @@ def test_the_number_of_threads_changes_no_bit(threads: Callable[[int], None]) ->
     def with_tiles() -> list[Tensor]:
         qkv, x = numbers(3, 224, 3 * 64), numbers(512, 96)
         attended, logs = operations.attention(qkv, 2)
-        y = linear(x, *layer)
-        of_layer = linear_gradients(y, x, layer[0], of_input=True)
+        y = operations.linear(x, *layer)
+        of_layer = operations.linear_gradients(y, x, layer[0], of_input=True)
         attention_gradient = operations.attention_gradient(attended, qkv, logs)
         return [attended, logs, attention_gradient, y, *of_layer, orthogonalize(qkv[:, :64])]
 
