@@ -322,19 +322,3 @@ def generate(
             decoder.advance()
             assert decoder.chosen is not None
             yield decoder.chosen.clone()
-
-
-@torch.inference_mode()
-def generate_uncached(
-    model: GPT, ids: Tensor, config: SamplingConfig, *, processors: Sequence[LogitsProcessor] = ()
-) -> Iterator[Tensor]:
-    """The tokens of `generate`, but computed from the whole window for every token: the reference in tests."""
-    sampler = Sampler(config, processors=processors)
-    tokens = ids
-    with eval_mode(model):
-        for n_new in range(config.max_new_tokens):
-            start = window_start(tokens.shape[1], model.config.n_positions)
-            logits = model(tokens[:, start:])[:, -1]  # (B, V)
-            chosen = sampler.choose(logits, tokens, n_new)  # (B,)
-            tokens = torch.cat([tokens, chosen[:, None]], dim=1)  # (B, T + 1)
-            yield chosen

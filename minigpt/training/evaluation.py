@@ -14,7 +14,7 @@ from minigpt.evaluation.perplexity import EvaluationResult, evaluate
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.generation.streaming import generate_text
-from minigpt.inspection.surprisal import passage, surprisal
+from minigpt.inspection.activations import passage, surprisal
 from minigpt.model.gpt import GPT
 from minigpt.training.budget import Budget
 from minigpt.training.checkpointing import Checkpointer

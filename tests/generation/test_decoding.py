@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
-from minigpt.generation.decoding import Decoder, generate, generate_uncached, visible_tokens, window_moves, window_start
+from minigpt.generation.decoding import Decoder, generate, visible_tokens, window_moves, window_start
 from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
+from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
@@ -39,15 +40,24 @@ def build(kind: str, model: GPT) -> Engine:
 
 @torch.no_grad()
 def expected_tokens(
-    model: GPT, prompt: Sequence[int], config: SamplingConfig, sample: int = 0, keep_first: int = 0
-) -> list[int]:
+    model: GPT, prompt: Sequence[int], config: SamplingConfig, sample: int = 0, keep_first: int = 0,
+    processors: Sequence[LogitsProcessor] = (),
+) -> list[int]:  # fmt: skip
     """The expected tokens of one row, without engine, cache or batch, in float64."""
-    tokens, sampler = list(prompt), Sampler(config)
+    tokens, sampler = list(prompt), Sampler(config, processors=processors)
     for n_new in range(config.max_new_tokens):
         seen = torch.tensor([visible_tokens(tokens, model.config.n_positions, keep_first)])
         logits = model.double()(seen)[:, -1]
         tokens.append(int(sampler.choose(logits, torch.tensor([tokens]), n_new, [sample])))
     return tokens[len(prompt) :]
+
+
+def plain_tokens(
+    model: GPT, ids: torch.Tensor, config: SamplingConfig, processors: Sequence[LogitsProcessor] = ()
+) -> torch.Tensor:
+    """The expected tokens of rows (B, T): (n, B)."""
+    rows = [expected_tokens(model, row, config, sample, 0, processors) for sample, row in enumerate(ids.tolist())]
+    return torch.tensor(rows).t()
 
 
 def advance(decoder: Decoder, steps: int) -> list[list[int]]:
@@ -68,7 +78,7 @@ def test_cached_generation_equals_the_plain_loop_even_beyond_the_context(prompt:
     config = SamplingConfig(max_new_tokens=24, temperature=1.0, seed=1)
     ids = torch.tensor([prompt, prompt[::-1]])
     cached = torch.stack(list(generate(model, ids, config)))
-    plain = torch.stack(list(generate_uncached(model, ids, config)))
+    plain = plain_tokens(model, ids, config)
     assert torch.equal(cached, plain)
 
 
@@ -92,7 +102,7 @@ def test_the_compiled_engine_generates_the_same_tokens_at_odd_shapes_beyond_the_
     model = small_model(**shape)
     config = SamplingConfig(max_new_tokens=30, temperature=temperature, seed=3, top_p=1.0)
     ids = torch.randint(shape["vocab_size"], (2, length), generator=torch.Generator().manual_seed(0))
-    plain = torch.stack(list(generate_uncached(model, ids, config)))
+    plain = plain_tokens(model, ids, config)
     cached = torch.stack(list(generate(model, ids, config)))
     compiled = torch.stack(list(generate(build("native", model), ids, config)))
     assert torch.equal(cached, plain)
@@ -393,7 +403,7 @@ def test_processors_change_the_tokens_of_every_engine_equally(kind: str, tempera
     model, processors = small_model(vocab_size=37), [no_token_twice_in_a_row, prefer_small_ids]
     config = SamplingConfig(max_new_tokens=24, temperature=temperature, seed=1)
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    expected = torch.stack(list(generate_uncached(model, ids, config, processors=processors)))
+    expected = plain_tokens(model, ids, config, processors)
     found = torch.stack(list(generate(build(kind, model), ids, config, processors=processors)))
     assert torch.equal(found, expected)
     assert not (found[1:] == found[:-1]).any()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from minigpt.config import SamplingConfig
 from minigpt.generation import decoding
-from minigpt.generation.decoding import Decoder, generate_uncached
+from minigpt.generation.decoding import Decoder, generate
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.sampling import Sampler
@@ -278,7 +278,7 @@ def test_drafting_happens_only_while_there_is_one_row(always: None) -> None:
     model = sharp_model(40).double()
     config = SamplingConfig(max_new_tokens=20, temperature=1.0, seed=6)
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    expected = torch.stack(list(generate_uncached(model, ids, config)), dim=1).tolist()
+    expected = torch.stack(list(generate(Engine(model), ids, config)), dim=1).tolist()
     drafter = Oracle([1, 2, 3, *expected[0]], None, 4)
     decoder = Decoder(Engine(model), ids.tolist(), Sampler(config), drafter=drafter)
     for _ in range(5):

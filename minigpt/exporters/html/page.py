@@ -15,7 +15,6 @@ from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters.html.build_wasm import MODULES
 from minigpt.exporters.html.weights import from_arrays, to_arrays
 from minigpt.model.gpt import GPT
-from minigpt.pages.color_scale import CIVIDIS
 from minigpt.pages.document import document, joined_styles, policy_source, read_asset, read_body, scripts_of, styles_of
 from minigpt.storage.names import encodable
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -103,7 +102,7 @@ def write_page(file: BinaryIO, model: GPT, tokenizer: Tokenizer, text: PageText)
     )
     title = encodable(text.title)
     texts = {"title": title, "note": text.note, "prompt": text.prompt}
-    data = {"scale": CIVIDIS, "length": length, **texts, **_facts(model, tokenizer)}
+    data = {"length": length, **texts, **_facts(model, tokenizer)}
     body = "\n".join(
         [
             read_body("minigpt.exporters.html", "writing.html"),
