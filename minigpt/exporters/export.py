@@ -23,8 +23,7 @@ from minigpt.exporters.destination import (
     model_name,
     resolve_output,
 )
-from minigpt.exporters.gguf import write_gguf
-from minigpt.exporters.gguf_adapter import read_gguf_adapter, write_gguf_adapter
+from minigpt.exporters.gguf import read_gguf_adapter, write_gguf, write_gguf_adapter
 from minigpt.exporters.html.page import PageText, check_page, read_page, write_page
 from minigpt.exporters.modelfile import modelfile_path, write_modelfile
 from minigpt.exporters.onnx import write_onnx

@@ -182,7 +182,7 @@ def crop_mask(mask: Tensor, x: Tensor) -> Tensor:
     return mask[:t, :t]
 
 
-class CausalAttention(nn.Module):
+class CausalAttention(SelfAttention_v2):
     """One attention head: a token attends to itself and to earlier tokens.
 
     New: v2's projections together with the mask and dropout. The mask is a registered buffer, so that it moves to the
@@ -195,10 +195,7 @@ class CausalAttention(nn.Module):
     mask: Tensor
 
     def __init__(self, d_in: int, d_out: int, context_length: int, dropout: float, qkv_bias: bool = False) -> None:
-        super().__init__()
-        self.W_query = nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.W_key = nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.W_value = nn.Linear(d_in, d_out, bias=qkv_bias)
+        super().__init__(d_in, d_out, qkv_bias)
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("mask", causal_mask(context_length), persistent=False)
 

@@ -21,7 +21,7 @@ from minigpt.generation.logits_processors import (
     top_p,
     typical_p,
 )
-from minigpt.native.drawing import draw_tokens
+from minigpt.native.operations import draw_tokens
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.tokenizer import Tokenizer
 

@@ -1,4 +1,5 @@
-"""Operations of a training step on a CPU in C: sums, layer norm, GELU, attention, cross entropy and linear layers.
+"""Operations of a training step on a CPU in C: sums, layer norm, GELU, attention, cross entropy and linear layers; and
+the draw of the next tokens of a text.
 
 They are in training.c, compute in float32 and round results in bfloat16 once. Attention is one operation in float32 and
 over few positions; over more, in bfloat16, its matrix products are PyTorch's and only its weights are computed here.
@@ -8,6 +9,8 @@ float32 weights at once, with the gradients of weights and bias in float32. PyTo
 pass, copies the bias to every row, and is slow where the first operand of a product is a transpose.
 """
 
+import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,6 +24,8 @@ _PARALLEL = 2**15  # numbers from which several threads are faster than one
 DTYPES = {torch.bfloat16: 0, torch.float32: 1}  # as in training.c
 _ATTENTION_POSITIONS = 1024  # the gradient needs 8 bytes per pair of positions and thread
 _BFLOAT16_ATTENTION_POSITIONS = 128  # for 256, PyTorch's products in bfloat16 are faster, but those of tiles are not
+# Of a draw. At higher temperatures, logits that differ by more than 5e-5 could have equal weights in float32.
+_HOTTEST = 100.0
 _TILES = 32  # rows and columns of the tiles that amx_kernels.h multiplies at a time
 
 
@@ -265,6 +270,27 @@ def _linear_buffer(x: Tensor, weight: Tensor, rows: int) -> tuple[Tensor, int]:
     threads = max(map(thread_count, (x, weight)))
     out, width = weight.shape
     return x.new_empty(call("linear_buffer", rows, width, out, threads)), threads
+
+
+def draw_tokens(
+    logits: Tensor, numbers: Sequence[float], temperature: float, top_k: int | None, top_p: float, min_p: float
+) -> Tensor | None:
+    """The tokens that numbers in [0, 1), one for each row, select after temperature, top-k, top-p and min-p.
+
+    None if they cannot be drawn here: for logits of another device or dtype, without the compiled C code, for very high
+    temperatures, and if a logit is NaN or the largest of a row is infinite.
+    Shapes: (B, V) -> (B,) int64.
+    """
+    if logits.device.type != "cpu" or logits.dtype != torch.float32 or temperature > _HOTTEST or not compiled.library():
+        return None
+    rows, n = logits.shape
+    assert len(numbers) == rows
+    logits = logits.contiguous()
+    selected, tokens = (ctypes.c_double * rows)(*numbers), (ctypes.c_int64 * rows)()
+    settings = ctypes.byref(compiled.Truncation(temperature, top_p, min_p, top_k or 0))
+    threads = torch.get_num_threads() if rows > 1 else 1  # as elsewhere, so that OpenMP keeps its threads
+    call("draw", tokens, logits, selected, rows, n, settings, threads)
+    return None if -1 in tokens else torch.tensor(tokens[:], dtype=torch.int64, device="cpu")
 
 
 def call(name: str, *arguments: Any) -> Any:

@@ -15,7 +15,7 @@ from minigpt.generation import sampling
 from minigpt.generation.logits_processors import BanTokens
 from minigpt.generation.sampling import Sampler, draw, uniform
 from minigpt.native import compiled
-from minigpt.native.drawing import draw_tokens
+from minigpt.native.operations import draw_tokens
 from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import Vocabulary

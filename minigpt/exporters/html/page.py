@@ -101,8 +101,12 @@ def write_page(file: BinaryIO, model: GPT, tokenizer: Tokenizer, text: PageText)
         f" style-src {policy_source(joined_styles(styles))}"
     )
     title = encodable(text.title)
-    texts = {"title": title, "note": text.note, "prompt": text.prompt}
-    data = {"length": length, **texts, **_facts(model, tokenizer)}
+    data = {
+        "length": length, "title": title, "note": text.note, "prompt": text.prompt,
+        "parameters": model.config.n_parameters, "context": model.config.n_positions,
+        "vocabulary": tokenizer.vocab_size, "heads": model.config.n_head,
+        "showsAttention": model.config.n_parameters <= _ATTENTION,
+    }  # fmt: skip
     body = "\n".join(
         [
             read_body("minigpt.exporters.html", "writing.html"),
@@ -153,12 +157,12 @@ def _compress(model: GPT, tokenizer: Tokenizer) -> tuple[bytes, int]:
     """
     arrays = [(name, array.tobytes()) for name, array in to_arrays(model)]
     arrays += [(name, (_MODULES / name).read_bytes()) for name in MODULES]
-    header: dict[str, Any] = {
-        "config": _config(model.config), "tokenizer": _tokenizer(tokenizer), "tensors": [],
-    }  # fmt: skip
+    names = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "layer_norm_epsilon")
+    config = {name: getattr(model.config, name) for name in names}
+    header: dict[str, Any] = {"config": config, "tokenizer": _tokenizer(tokenizer), "tensors": []}
     # Offsets depend on the length of the header, in which they are: they count from a place with room for all digits.
-    names = sum(len(json.dumps(name)) + 32 for name, _ in arrays)
-    at = first = _aligned(4 + len(json.dumps(header)) + names)
+    room = sum(len(json.dumps(name)) + 32 for name, _ in arrays)
+    at = first = _aligned(4 + len(json.dumps(header)) + room)
     for name, array in arrays:
         header["tensors"].append([name, at, len(array)])
         at = _aligned(at + len(array))
@@ -175,11 +179,6 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def _config(config: GPTConfig) -> dict[str, Any]:
-    names = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "layer_norm_epsilon")
-    return {name: getattr(config, name) for name in names}
-
-
 def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     """What tokenizer.js needs; `ranks` are ids in the order of their merges, the bytes first."""
     vocabulary = tokenizer.byte_level("the page")
@@ -194,17 +193,6 @@ def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
         "byCharacter": vocabulary.by_character,
         "special": list(vocabulary.special.values()),
         "hasMerges": bool(tokenizer.merges),
-    }
-
-
-def _facts(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
-    config = model.config
-    return {
-        "parameters": config.n_parameters,
-        "context": config.n_positions,
-        "vocabulary": tokenizer.vocab_size,
-        "heads": config.n_head,
-        "showsAttention": config.n_parameters <= _ATTENTION,
     }
 
 

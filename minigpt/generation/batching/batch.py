@@ -9,8 +9,7 @@ from minigpt.device import to_device
 from minigpt.errors import GenerationError, MinigptError
 from minigpt.generation.batching.prefix_cache import PrefixCache
 from minigpt.generation.batching.requests import Event, Failed, GenerationRequest, ScoredPrompt, check_request
-from minigpt.generation.batching.rows import Row, Work
-from minigpt.generation.batching.sampling_step import next_tokens
+from minigpt.generation.batching.rows import Row, Work, next_tokens
 from minigpt.generation.decoding import GeneratedToken, describe
 from minigpt.generation.engines.slots import Chunk, Slots
 from minigpt.generation.sampling import check_finite

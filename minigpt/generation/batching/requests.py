@@ -1,7 +1,7 @@
 """What a batch is asked for, and what it answers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, MinigptError
@@ -77,4 +77,4 @@ class Event:
 
     request: GenerationRequest
     content: Piece | ScoredPrompt | Failed
-    is_last: bool = field(default=False)
+    is_last: bool = False
