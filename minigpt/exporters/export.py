@@ -16,6 +16,7 @@ from minigpt.exporters import runners
 from minigpt.exporters.ctranslate2 import write_ctranslate2
 from minigpt.exporters.destination import (
     FILES,
+    ONE_FILE,
     TOKENIZER_FILES,
     check_ids_only,
     check_replaceable,
@@ -139,13 +140,10 @@ def export_model(
         announce(check_page(job.model.config, job.tokenizer, large=large))
         page_text = text or PageText(title=model_name(source))
         atomic_write(path, lambda file: job.html(file, page_text))
-        size = path.stat().st_size
     elif adapter is not None and base is not None:
         atomic_write(path, lambda file: job.gguf_adapter(file, adapter, base))
-        size = path.stat().st_size
     elif target == "gguf":
         atomic_write(path, job.gguf)
-        size = path.stat().st_size
         modelfile = write_modelfile(path, context, job.tokenizer.chat_template, force=force)
         if modelfile is None and modelfile_path(path).exists():
             job.notes.append(f"{modelfile_path(path)} exists and was kept; --force replaces it")
@@ -153,6 +151,8 @@ def export_model(
         with atomic_folder(path, obsolete=FILES[target]) as building:
             job.onnx(building) if target == "onnx" else job.ctranslate2(building)
             size = sum(file.stat().st_size for file in building.iterdir())
+    if target in ONE_FILE:
+        size = path.stat().st_size
     needs = None if base is None else str(base)
     return Export(path, target, dtype, size, context, tuple(job.notes), tuple(job.parity), modelfile, needs)
 

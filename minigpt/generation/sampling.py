@@ -85,23 +85,6 @@ class Sampler:
             return processed
         return self.constraint.apply(processed, logits, states)
 
-    def distribution(
-        self, logits: Tensor, history: Tensor, n_new: int, states: Sequence[TextState] | None = None
-    ) -> Tensor:
-        """The probabilities that `choose` draws from: (B, V) -> (B, V) float32, one-hot at temperature 0.
-
-        The reference for `choose` in tests.
-        Raises: as `choose`.
-        """
-        processed = self.process(logits, history, n_new, states)
-        result = torch.zeros_like(processed)
-        largest, tokens = _largest(processed)
-        _check_largest(largest, logits)
-        if self.config.temperature == 0:
-            return result.scatter_(1, tokens, 1.0)
-        probability, ids, _ = self._candidates(self._scale(processed, largest), processed.shape[1])
-        return result.scatter_(1, ids, probability)
-
     def choose(
         self,
         logits: Tensor,

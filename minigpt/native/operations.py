@@ -281,7 +281,10 @@ def draw_tokens(
     temperatures, and if a logit is NaN or the largest of a row is infinite.
     Shapes: (B, V) -> (B,) int64.
     """
-    if logits.device.type != "cpu" or logits.dtype != torch.float32 or temperature > _HOTTEST or not compiled.library():
+    if logits.device.type != "cpu" or logits.dtype != torch.float32 or temperature > _HOTTEST:
+        return None
+    library = compiled.library()
+    if library is None:
         return None
     rows, n = logits.shape
     assert len(numbers) == rows
@@ -289,7 +292,7 @@ def draw_tokens(
     selected, tokens = (ctypes.c_double * rows)(*numbers), (ctypes.c_int64 * rows)()
     settings = ctypes.byref(compiled.Truncation(temperature, top_p, min_p, top_k or 0))
     threads = torch.get_num_threads() if rows > 1 else 1  # as elsewhere, so that OpenMP keeps its threads
-    call("draw", tokens, logits, selected, rows, n, settings, threads)
+    library.minigpt_draw(tokens, logits.data_ptr(), selected, rows, n, settings, threads)
     return None if -1 in tokens else torch.tensor(tokens[:], dtype=torch.int64, device="cpu")
 
 

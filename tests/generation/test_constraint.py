@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import new_model
+from builders import distribution, new_model
 from torch import Tensor
 
 from minigpt.config import GPTConfig, SamplingConfig
@@ -139,8 +139,12 @@ def test_the_rest_of_the_distribution_is_the_models_own() -> None:
     constraint = TextConstraint(BYTES)
     logits = torch.randn(3, 257, generator=torch.Generator().manual_seed(0))
     states = [constraint.start(prompt) for prompt in (b"a", b"\xe6\xbc", b"\xf0")]
-    found = Sampler(SamplingConfig(temperature=1, top_p=1, seed=0), BYTES).distribution(
-        logits, torch.empty(3, 0, dtype=torch.int64), 0, states
+    found = distribution(
+        Sampler(SamplingConfig(temperature=1, top_p=1, seed=0), BYTES),
+        logits,
+        torch.empty(3, 0, dtype=torch.int64),
+        0,
+        states,
     )
     allowed = torch.zeros(3, 257, dtype=torch.bool)
     allowed[0, [*range(0x80), *range(0xC2, 0xF5), 256]] = True
