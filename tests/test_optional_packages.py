@@ -23,7 +23,8 @@ FOR_DEVELOPERS = {"test", "fuzz", "clients", "launchers", "wasm"}  # extras that
 NEVER_ASKED_FOR = {"compression", "ipywidgets", "llama_cpp", "pip"}
 # Modules that come with one of the dependencies or with the package of another module.
 COMES_WITH = {"click": "typer", "jinja2": "torch", "triton": "torch"}
-MODULE_OF = {"huggingface-hub": "huggingface_hub"}  # where a package's name is not its module's
+# Where a package's name is not its module's.
+MODULE_OF = {"huggingface-hub": "huggingface_hub", "prometheus-client": "prometheus_client"}
 
 
 def module_of(requirement: str) -> str:

@@ -23,7 +23,7 @@ from minigpt.server.serve_config import ServeConfig
 if TYPE_CHECKING:
     from minigpt.server.served_model import ServedModel
 
-_PACKAGES = ("starlette", "uvicorn", "jinja2")
+_PACKAGES = ("starlette", "uvicorn", "jinja2", "pydantic", "prometheus_client")
 _KEY = "MINIGPT_API_KEY"  # environment variable
 _SHARE_OF_MEMORY = 0.5  # of the free memory that keys and values of all slots may take
 
@@ -87,7 +87,7 @@ def serve(
 
     served = Models(load)
     received = run(listening, config, served, on_loaded=on_loaded, log=note)
-    if received and not served.are_loaded:
+    if received and not served.all:
         _exit_while_loading(received[0])
     if received[:1] == [signal.SIGINT]:
         raise KeyboardInterrupt

@@ -124,7 +124,7 @@ class TrainConfig(Settings):
     )
     sampled_softmax: int = setting(
         0,
-        "mean number of tokens in the softmax of a training step, sampled anew in each; 0: all",
+        "mean number of tokens in the softmax of a training step, sampled again in each; 0: all",
         min=0,
         max=2**31,
         group="Optimization",

@@ -27,9 +27,8 @@ def accelerate(model: GPT) -> None:
     """Makes the modules of a model compute in C where that is faster than PyTorch, in place.
 
     Parameters, names and the state stay the same; results are equal to within rounding. On a GPU, without the compiled
-    code, for other dtypes and while torch.compile compiles, the modules compute as before. Only modules of exactly the
-    kinds in `minigpt.model` and PyTorch are replaced, and those of `minigpt.model` only while their code computes what
-    the C code does: whoever changes that code gets what they wrote.
+    code, for other dtypes and while torch.compile compiles, the modules compute as before. Subclasses stay, and so do
+    the modules of `minigpt.model` whose code was changed so that it computes something else than the C code.
     """
     kinds = _kinds()
     for module in model.modules():

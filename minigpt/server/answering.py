@@ -3,7 +3,8 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -11,19 +12,18 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from minigpt.server.api_error import ApiError
-from minigpt.server.json_schema import Schema, check
+from minigpt.server.request_bodies import Body
 
 _LARGEST_BODY = 4_000_000  # bytes
-_LARGE_BODY = 64_000  # bytes; a larger one is parsed and checked in a thread, so that other requests go on meanwhile
 _BODY_SECONDS = 30.0  # until a body must have arrived
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 T = TypeVar("T")
-Finish = Callable[[bool], None]  # called once at the end, with whether the client left before
+B = TypeVar("B", bound=Body)
 
 
-async def read_body(request: Request, schema: Schema) -> dict[str, Any]:
-    """The body of a request, which must be a JSON object that fits the schema.
+async def read_body(request: Request, kind: type[B]) -> B:
+    """The body of a request, which must be a JSON object of this kind.
 
     Raises: ApiError for a body that is too long, too slow, no JSON, or that does not fit; ClientDisconnect.
     """
@@ -41,54 +41,12 @@ async def read_body(request: Request, schema: Schema) -> dict[str, Any]:
     except TimeoutError as error:
         message = f"the body did not arrive within {_BODY_SECONDS:.0f} s"
         raise ApiError(408, message, headers={"Connection": "close"}) from error
-    raw = b"".join(chunks)
-    return await asyncio.to_thread(_parse, raw, schema) if size > _LARGE_BODY else _parse(raw, schema)
-
-
-def _parse(raw: bytes, schema: Schema) -> dict[str, Any]:
-    """The JSON object in a body that fits the schema.
-
-    Raises: ApiError.
-    """
-    try:
-        body = json.loads(raw.decode(), parse_constant=_refuse_constant)
-    except UnicodeDecodeError as error:
-        raise ApiError(400, "the body must be JSON in UTF-8") from error
-    except RecursionError as error:
-        raise ApiError(400, "the body is JSON that is nested too deeply") from error
-    except ValueError as error:
-        reason = "a number has too many digits" if "int_max_str_digits" in str(error) else str(error)
-        raise ApiError(400, f"the body must be JSON: {reason}") from error
-    check(body, schema)
-    assert isinstance(body, dict)
-    return body
+    return kind.parse(b"".join(chunks))
 
 
 def _too_long() -> ApiError:
     message = f"the body must be at most {_LARGEST_BODY:,} bytes"
     return ApiError(413, message, headers={"Connection": "close"})  # what the client still sends is not read
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not valid JSON")
-
-
-async def answer_once(
-    request: Request, answer: Awaitable[Mapping[str, Any] | Response], seconds: float, finish: Finish
-) -> Response:
-    """Waits for an answer and sends it, as JSON if it is no response yet.
-
-    Raises: as `while_connected`.
-    """
-    has_left = False
-    try:
-        result = await while_connected(request, answer, seconds)
-    except ClientDisconnect:
-        has_left = True
-        raise
-    finally:
-        finish(has_left)
-    return result if isinstance(result, Response) else json_response(result)
 
 
 async def while_connected(request: Request, work: Awaitable[T], seconds: float) -> T:
@@ -116,13 +74,15 @@ async def _until_disconnect(request: Request) -> None:
         pass
 
 
-def answer_in_pieces(pieces: AsyncIterator[Mapping[str, Any]], seconds: float, finish: Finish) -> Response:
+def answer_in_pieces(
+    pieces: AsyncIterator[Mapping[str, Any]], seconds: float, counted: AbstractContextManager[None]
+) -> Response:
     """Sends pieces as server-sent events, each when it is there; an error in between is the last piece.
 
     Starlette cancels the iterator when the client leaves.
     """
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies must not collect the pieces
-    return _EventResponse(_events(pieces, seconds, finish), media_type="text/event-stream", headers=headers)
+    return _EventResponse(_events(pieces, seconds, counted), media_type="text/event-stream", headers=headers)
 
 
 class _EventResponse(StreamingResponse):
@@ -135,9 +95,10 @@ class _EventResponse(StreamingResponse):
             await self.body_iterator.aclose()  # type: ignore[attr-defined]
 
 
-async def _events(pieces: AsyncIterator[Mapping[str, Any]], seconds: float, finish: Finish) -> AsyncIterator[str]:
-    is_complete = False
-    try:
+async def _events(
+    pieces: AsyncIterator[Mapping[str, Any]], seconds: float, counted: AbstractContextManager[None]
+) -> AsyncIterator[str]:
+    with counted:
         try:
             async with asyncio.timeout(seconds):
                 async for piece in pieces:
@@ -146,11 +107,9 @@ async def _events(pieces: AsyncIterator[Mapping[str, Any]], seconds: float, fini
             yield f"data: {_dumps(out_of_time(seconds).to_dict())}\n\n"
         except ApiError as error:
             yield f"data: {_dumps(error.to_dict())}\n\n"
-        is_complete = True
+        finally:
+            await pieces.aclose()  # type: ignore[attr-defined]
         yield "data: [DONE]\n\n"
-    finally:
-        await pieces.aclose()  # type: ignore[attr-defined]
-        finish(not is_complete)
 
 
 def out_of_time(seconds: float) -> ApiError:
@@ -161,6 +120,11 @@ def out_of_time(seconds: float) -> ApiError:
 def json_response(content: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer in ASCII, in which control characters and half surrogate pairs are escaped."""
     return Response(_dumps(content), status, headers, media_type="application/json")
+
+
+def error_response(error: ApiError) -> Response:
+    """The answer that tells a client of an error."""
+    return json_response(error.to_dict(), error.status, error.headers)
 
 
 def large_json_response(content: Mapping[str, Any]) -> Response:

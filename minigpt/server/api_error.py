@@ -1,9 +1,7 @@
 """Errors in the form that OpenAI's clients read."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
-
-ErrorType = Literal["invalid_request_error", "authentication_error", "rate_limit_error", "server_error"]
+from typing import Any
 
 
 class ApiError(Exception):
@@ -23,12 +21,10 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     @property
-    def type(self) -> ErrorType:
+    def type(self) -> str:
         """OpenAI's name for the kind of error."""
-        if self.status >= 500:
-            return "server_error"
-        kinds: dict[int, ErrorType] = {401: "authentication_error", 429: "rate_limit_error"}
-        return kinds.get(self.status, "invalid_request_error")
+        kinds = {401: "authentication_error", 429: "rate_limit_error"}
+        return "server_error" if self.status >= 500 else kinds.get(self.status, "invalid_request_error")
 
     def to_dict(self) -> dict[str, Any]:
         """The body of the answer."""
@@ -38,8 +34,3 @@ class ApiError(Exception):
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """The error for a request that says something wrong."""
     return ApiError(400, message, param=param, code=code)
-
-
-def shutting_down() -> ApiError:
-    """The error for a request that the end of the server leaves unanswered."""
-    return ApiError(503, "the server is shutting down", code="stopped")

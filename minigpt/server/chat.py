@@ -1,23 +1,20 @@
 """`POST /v1/chat/completions`: conversations with models that have a chat template."""
 
+import asyncio
 import re
 import secrets
-import sys
-import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
 
-from jinja2 import TemplateError
-
-from minigpt.data.transcript import CHAT_TEMPLATE, ReplyReader, stop_in_turn
+from minigpt.data.transcript import CHAT_TEMPLATE, Message, Role, stop_in_turn, transcript
 from minigpt.generation.healing import Prompt, encode_prompt
-from minigpt.server.api_error import ApiError, invalid
-from minigpt.server.completion_options import CompletionOptions, generation_options
+from minigpt.server.api_error import invalid
+from minigpt.server.completion_options import completion_of
+from minigpt.server.completions import Completion
+from minigpt.server.request_bodies import ChatBody, CompletionBody, GenerationBody
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import ServedModel
-from minigpt.server.template_sandbox import TemplateSandbox
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 # Fields of OpenAI's that are accepted only with a value that asks for nothing.
 _IMPOSSIBLE = {
@@ -25,12 +22,11 @@ _IMPOSSIBLE = {
     "functions": "functions are not possible: the model writes text and cannot call tools",
     "store": "store is not possible: the server stores no conversations",
 }
-_LONGEST_TEXT = 4_000_000  # characters that a template may make of a conversation
-_TEMPLATE_SECONDS = 10.0  # that a template may take
+Render = Callable[[Sequence[Mapping[str, str]], Mapping[str, str]], Awaitable[str]]  # messages and special tokens
 
 
-def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfig) -> CompletionOptions:
-    """The options of a body that fits the schema CHAT_COMPLETION: the prompt is the rendered conversation.
+async def new_chat(body: ChatBody, model: ServedModel, config: ServeConfig, render: Render) -> Completion:
+    """The completion that a request for an answer asks for: the prompt is what the chat template makes of it.
 
     Raises: ApiError if the model has no chat template, its template refuses the conversation, or a field asks for what
     the server cannot do.
@@ -43,18 +39,19 @@ def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfi
             "no_chat_template",
         )
     for name, message in _IMPOSSIBLE.items():
-        if body.get(name):
+        if getattr(body, name):
             raise invalid(message, name)
-    given = {name: value for name, value in body.items() if value is not None and name not in _IMPOSSIBLE}
-    prompt = encode_conversation(
-        model.chat_template,
-        read_messages(body["messages"]),
-        model,
-        token_healing=given.get("token_healing", True),
-        seconds=min(_TEMPLATE_SECONDS, config.timeout),
-    )
+    if body.top_logprobs is not None and not body.logprobs:
+        raise invalid(f"top_logprobs ({body.top_logprobs}) needs logprobs: true", "top_logprobs")
+    is_transcript = model.chat_template == CHAT_TEMPLATE
+    messages = [message.for_template() for message in body.messages]
+    if is_transcript:
+        text = transcript([Message(cast("Role", each["role"]), each["content"]) for each in messages], reply=True)
+        prompt = await asyncio.to_thread(model.encode, text, token_healing=body.token_healing)
+    else:
+        prompt = await encode_conversation(messages, model, render, token_healing=body.token_healing)
     # With "context" the model sees only the end of a text that is too long.
-    most = model.context_length - (0 if "context" in given else len(prompt.ids))
+    most = model.context_length - (0 if body.context else len(prompt.ids))
     if most < 1:
         raise invalid(
             f"the conversation has {len(prompt.ids)} tokens, but the model's context length is {model.context_length}; "
@@ -62,67 +59,41 @@ def chat_options(body: Mapping[str, Any], model: ServedModel, config: ServeConfi
             "messages",
             "context_length_exceeded",
         )
-    wanted = given.get("max_completion_tokens", given.get("max_tokens", most))
-    given["max_tokens"] = wanted
-    if "stop" in given and model.chat_template == CHAT_TEMPLATE:
-        stops = [given["stop"]] if isinstance(given["stop"], str) else given["stop"]
-        given["stop"] = list(map(stop_in_turn, stops))
-    top = given.pop("top_logprobs", None)
-    if given.pop("logprobs", False):
-        given["logprobs"] = top or 0
-    elif top is not None:
-        raise invalid(f"top_logprobs ({top}) needs logprobs: true", "top_logprobs")
-    options = generation_options(given, [prompt], [""], model, config)
-    return replace(options, is_chat=True, one_turn=model.chat_template == CHAT_TEMPLATE)
+    stop: Any = [body.stop] if isinstance(body.stop, str) else body.stop
+    shared = {name: getattr(body, name) for name in GenerationBody.model_fields}
+    asked = CompletionBody.model_construct(
+        **shared | {"stop": list(map(stop_in_turn, stop)) if is_transcript else stop},
+        max_tokens=body.max_completion_tokens or body.max_tokens or most,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+    )
+    return await asyncio.to_thread(
+        completion_of, asked, [prompt], [""], model, config, is_chat=True, is_transcript=is_transcript
+    )
 
 
-def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The messages of a body that fits the schema, as templates read them: role, content and name. A developer is the
-    system.
-
-    Raises: ApiError for a part that is not text.
-    """
-    return [
-        {
-            "role": "system" if message["role"] == "developer" else message["role"],
-            "content": _text(message["content"], f"messages[{index}].content"),
-            **({"name": message["name"]} if message.get("name") else {}),
-        }
-        for index, message in enumerate(messages)
-    ]
-
-
-def _text(content: str | Sequence[Mapping[str, Any]], name: str) -> str:
-    """The text of a message; several parts are joined."""
-    if isinstance(content, str):
-        return content
-    for index, part in enumerate(content):
-        if part["type"] != "text":
-            message = f"{name}[{index}] has the type {part['type'][:40]!a}, but the model reads only text"
-            raise invalid(message, f"{name}[{index}]")
-        if "text" not in part:
-            raise invalid(f"{name}[{index}].text is missing", f"{name}[{index}].text")
-    return "".join(part["text"] for part in content)
-
-
-def encode_conversation(
-    template: str, messages: Sequence[Mapping[str, str]], model: ServedModel, *, token_healing: bool, seconds: float
+async def encode_conversation(
+    messages: Sequence[Mapping[str, str]], model: ServedModel, render: Render, *, token_healing: bool
 ) -> Prompt:
-    """The tokens of a conversation, up to where the model's answer begins; the template may take so many seconds.
+    """The tokens of a conversation, up to where the model's answer begins.
 
     The special tokens that a template writes are these tokens, and no others are added. Their names in a message are
-    ordinary text, so that no message can fake a turn. minigpt's own template writes none.
+    ordinary text, so that no message can fake a turn.
     Raises: ApiError if the template fails, takes too long or refuses the conversation.
     """
-    if template == CHAT_TEMPLATE:
-        return model.encode(_render(template, messages, model, seconds), token_healing=token_healing)
     tokenizer = model.tokenizer
+    names = {id: name for name, id in tokenizer.special.items()}
+    tokens = {"bos_token": names[tokenizer.special_id("bos_token")], **tokenizer.vocabulary.roles}
+    tokens["eos_token"] = names[tokenizer.end_of_text]
     placeholders = _Placeholders(tokenizer.special)
     hidden = [
         {key: placeholders.hide(value) if value and key != "role" else value for key, value in message.items()}
         for message in messages
     ]
-    earlier, last = placeholders.split(_render(template, hidden, model, seconds))
+    rendered = await render(hidden, tokens)
+    return await asyncio.to_thread(_encode, *placeholders.split(rendered), tokenizer, token_healing)
+
+
+def _encode(earlier: Sequence[str | int], last: str, tokenizer: Tokenizer, token_healing: bool) -> Prompt:
     if not earlier:
         return encode_prompt(tokenizer, last, token_healing=token_healing, prefix=False)
     ids = [id for part in earlier for id in ([part] if isinstance(part, int) else tokenizer.encode(part))]
@@ -167,117 +138,3 @@ class _Placeholders:
                 parts += ["".join(text), self._special[match["name"]]]
                 text.clear()
         return parts, "".join([*text, rendered[end:]])
-
-
-def _render(template: str, messages: Sequence[Mapping[str, str]], model: ServedModel, seconds: float) -> str:
-    """The text of a conversation, up to where the model's answer begins.
-
-    The template comes with the model, so it runs in a sandbox.
-    Raises: ApiError if the template fails, takes too long or refuses the conversation.
-    """
-
-    def refuse(message: object) -> None:
-        raise TemplateError(message if isinstance(message, str) else "it gives no reason")
-
-    names = {id: name for name, id in model.tokenizer.special.items()}
-    tokens = {"bos_token": names[model.tokenizer.special_id("bos_token")], **model.tokenizer.vocabulary.roles}
-    tokens["eos_token"] = names[model.tokenizer.end_of_text]
-    environment = TemplateSandbox()
-    environment.globals["raise_exception"] = refuse
-    try:
-        with _time_limit(seconds):
-            parts = environment.from_string(template).generate(
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=True,
-                **tokens,
-            )
-            text, length = [], 0
-            for part in parts:
-                length += len(part)
-                if length > _LONGEST_TEXT:
-                    raise TemplateError("the text is too long")
-                text.append(part)
-    except _OutOfTimeError as error:
-        raise ApiError(504, f"the model's chat template took longer than {seconds:g} s", code="timeout") from error
-    except Exception as error:  # a template can raise any, RecursionError and MemoryError too
-        reason = str(error)[:200] or type(error).__name__
-        raise ApiError(400, f"the model's chat template refuses the conversation: {reason}") from error
-    return "".join(text)
-
-
-class _OutOfTimeError(Exception):
-    """Ends a template that takes too long."""
-
-
-@contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raises _OutOfTimeError in the code of the context, in this thread, before the first line that is too late.
-
-    A trace function is called for every line: an endless loop in a template calls nothing else.
-    """
-    deadline, before = time.monotonic() + seconds, sys.gettrace()
-
-    def trace(*_: object) -> Any:
-        if time.monotonic() > deadline:
-            raise _OutOfTimeError
-        return trace
-
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-
-
-class Reply:
-    """Reads the text of one answer piece by piece: its content, and where it ends.
-
-    The transcripts of models that minigpt trained on conversations are read as in `minigpt chat`: further lines of a
-    message begin with a space, and any other line begins another turn. Other models' answers are the text itself.
-    """
-
-    def __init__(self, model: ServedModel) -> None:
-        self._reader = ReplyReader() if model.chat_template == CHAT_TEMPLATE else None
-        self._has_ended = False
-
-    def feed(self, text: str, finish_reason: str | None) -> tuple[str, str | None]:
-        """The content that the text adds, and the reason why the answer ends."""
-        if self._reader is not None:
-            text, ends = ("", True) if self._has_ended else self._reader.feed(text)
-            self._has_ended |= ends
-        return text, "stop" if self._has_ended and finish_reason is not None else finish_reason
-
-
-def chat_answer(answer: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
-    """The answer of a completion in the form of a chat completion."""
-    choices = []
-    for choice in answer["choices"]:
-        content, finish_reason = Reply(model).feed(choice["text"], choice["finish_reason"])
-        message = {"role": "assistant", "content": content}
-        choices.append({**_without_text(choice), "message": message, "finish_reason": finish_reason})
-    return {**answer, "id": _chat_id(answer), "object": "chat.completion", "choices": choices}
-
-
-async def chat_pieces(pieces: AsyncIterator[Mapping[str, Any]], model: ServedModel) -> AsyncIterator[Mapping[str, Any]]:
-    """The pieces of a completion in the form of a chat completion; the first of each choice names the role."""
-    replies: dict[int, Reply] = {}
-    try:
-        async for piece in pieces:
-            choices = []
-            for choice in piece["choices"]:
-                role = {} if choice["index"] in replies else {"role": "assistant"}
-                reply = replies.setdefault(choice["index"], Reply(model))
-                content, finish_reason = reply.feed(choice["text"], choice["finish_reason"])
-                delta = {**role, "content": content}
-                choices.append({**_without_text(choice), "delta": delta, "finish_reason": finish_reason})
-            yield {**piece, "id": _chat_id(piece), "object": "chat.completion.chunk", "choices": choices}
-    finally:
-        await pieces.aclose()  # type: ignore[attr-defined]
-
-
-def _without_text(choice: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in choice.items() if name != "text"}
-
-
-def _chat_id(answer: Mapping[str, Any]) -> str:
-    return f"chat{answer['id']}"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from minigpt.data.transcript import ReplyReader
 from minigpt.generation.decoding import GeneratedToken
 from minigpt.generation.streaming import Piece
 from minigpt.server.served_model import ServedModel
@@ -128,6 +129,25 @@ class Choice:
         ready = [(token, offset) for token, offset in self._pending if is_whole or max(offset, self._begin) < end]
         self._pending = [] if self.finish_reason is not None else self._pending[len(ready) :]
         return text, TokenScores([token for token, _ in ready], [offset for _, offset in ready])
+
+
+class Reply:
+    """Reads the text of one answer in a conversation piece by piece: its content, and where it ends.
+
+    The transcripts of models that minigpt trained on conversations are read as in `minigpt chat`: further lines of a
+    message begin with a space, and any other line begins another turn. Other models' answers are the text itself.
+    """
+
+    def __init__(self, *, is_transcript: bool) -> None:
+        self._reader = ReplyReader() if is_transcript else None
+        self._has_ended = False
+
+    def feed(self, text: str, finish_reason: str | None) -> tuple[str, str | None]:
+        """The content that the text adds, and the reason why the answer ends."""
+        if self._reader is not None:
+            text, ends = ("", True) if self._has_ended else self._reader.feed(text)
+            self._has_ended |= ends
+        return text, "stop" if self._has_ended and finish_reason is not None else finish_reason
 
 
 def best(choices: Sequence[Choice], n: int) -> list[Choice]:

@@ -1,9 +1,9 @@
-"""`POST /v1/completions`: continues and scores prompts."""
+"""The answers of completions and chat completions."""
 
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -12,9 +12,10 @@ from minigpt.generation.batching.requests import Event, GenerationRequest, Score
 from minigpt.generation.decoding import GeneratedToken
 from minigpt.generation.streaming import Piece
 from minigpt.server.answering import json_response, large_json_response
-from minigpt.server.choices import Choice, TokenScores, best
-from minigpt.server.completion_options import CompletionOptions
+from minigpt.server.choices import Choice, Reply, TokenScores, best
 from minigpt.server.event_hub import EventHub
+from minigpt.server.request_bodies import CompletionBody
+from minigpt.server.served_model import ServedModel
 
 _LARGE_ANSWER = 20_000  # tokens; a larger one is written in a thread, so that other requests go on meanwhile
 
@@ -22,25 +23,36 @@ _LARGE_ANSWER = 20_000  # tokens; a larger one is written in a thread, so that o
 class Completion:
     """The answer to one request for completions, while it grows."""
 
-    def __init__(self, options: CompletionOptions) -> None:
-        self.options, self.model = options, options.model
-        self.requests = options.requests()
-        samples = range(options.sampling.samples)
+    def __init__(
+        self,
+        model: ServedModel,
+        body: CompletionBody,
+        requests: Sequence[GenerationRequest],
+        texts: Sequence[str],
+        *,
+        is_chat: bool = False,
+        is_transcript: bool = False,
+    ) -> None:
+        """`requests` are one for each prompt, and `texts` what the prompts say."""
+        self.model, self.body, self.requests, self.is_chat = model, body, requests, is_chat
+        self.includes_usage = bool(body.stream_options and body.stream_options.include_usage)
+        self._samples = requests[0].config.samples
         self.choices = {
-            request: [Choice(self.model, text, len(request.end)) for _ in samples]
-            for request, text in zip(self.requests, options.texts, strict=True)
+            request: [Choice(model, text, len(request.end)) for _ in range(self._samples)]
+            for request, text in zip(requests, texts, strict=True)
         }
-        self.n_prompt_tokens = sum(len(request.prompt) for request in self.requests)
+        self.n_prompt_tokens = sum(len(request.prompt) for request in requests)
+        self.n_texts = sum(request.n_texts for request in requests)
         self._header = {
-            "id": f"cmpl-{secrets.token_hex(12)}",
-            "object": "text_completion",
+            "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}",
+            "object": "chat.completion" + ".chunk" * body.stream if is_chat else "text_completion",
             "created": int(time.time()),
-            "model": self.model.name,
+            "model": model.name,
         }
-        self.n_texts = sum(request.n_texts for request in self.requests)
         self._begun: set[int] = set()  # choices of which a piece was sent
-        if options.echo and options.logprobs is None:
-            for request in self.requests:
+        self._replies = [Reply(is_transcript=is_transcript) for _ in range(body.n)] if is_chat else []
+        if body.echo and body.logprobs is None:
+            for request in requests:
                 self._echo(request, [GeneratedToken(id) for id in request.prompt])
 
     @property
@@ -51,8 +63,8 @@ class Completion:
     @property
     def n_listed(self) -> int:
         """How many tokens the whole answer lists, those of echoed prompts and the alternatives included."""
-        echoed = self.n_prompt_tokens * self.options.sampling.samples if self.options.echo else 0
-        return (self.n_generated + echoed) * (1 + (self.options.logprobs or 0))
+        echoed = self.n_prompt_tokens * self._samples if self.body.echo else 0
+        return (self.n_generated + echoed) * (1 + (self.body.logprobs or 0))
 
     @property
     def usage(self) -> dict[str, int]:
@@ -70,7 +82,7 @@ class Completion:
         if isinstance(event.content, ScoredPrompt):
             if event.content.tokens:
                 self._echo(event.request, event.content.tokens)
-            if not self.options.max_tokens:
+            if not self.body.max_tokens:
                 for choice in choices:
                     choice.finish_reason = "length"
             return list(enumerate(choices, self._first_index(event.request)))
@@ -83,14 +95,14 @@ class Completion:
             choice.add_prompt(tokens)
 
     def _first_index(self, request: GenerationRequest) -> int:
-        return self.requests.index(request) * self.options.n
+        return self.requests.index(request) * self.body.n
 
     def to_dict(self) -> dict[str, Any]:
         """The whole answer."""
         returned = []
         for request in self.requests:
             choices = self.choices[request]
-            returned += best(choices, self.options.n) if self.options.ranks else choices
+            returned += best(choices, self.body.n) if self._samples > self.body.n else choices
         return {
             **self._header,
             "choices": [self._choice(index, choice, *choice.take()) for index, choice in enumerate(returned)],
@@ -105,7 +117,7 @@ class Completion:
             if text or scores.tokens or choice.finish_reason:
                 choices.append(self._choice(index, choice, text, scores))
                 self._begun.add(index)
-        usage = {"usage": None} if self.options.include_usage else {}
+        usage = {"usage": None} if self.includes_usage else {}
         return {**self._header, "choices": choices, **usage} if choices else None
 
     def usage_chunk(self) -> dict[str, Any]:
@@ -113,30 +125,32 @@ class Completion:
         return {**self._header, "choices": [], "usage": self.usage}
 
     def _choice(self, index: int, choice: Choice, text: str, scores: TokenScores) -> dict[str, Any]:
-        with_ids = self.options.return_token_ids
+        if self.is_chat:
+            content, finish_reason = self._replies[index].feed(text, choice.finish_reason)
+            role = {} if index in self._begun else {"role": "assistant"}
+            return {
+                "index": index,
+                "delta" if self.body.stream else "message": {**role, "content": content},
+                "logprobs": None if self.body.logprobs is None else scores.of_chat(self.model),
+                "finish_reason": finish_reason,
+            }
+        with_ids = self.body.return_token_ids
         return {
             "index": index,
             "text": text,
-            "logprobs": None if self.options.logprobs is None else self._logprobs(scores),
+            "logprobs": None if self.body.logprobs is None else scores.to_dict(self.model, with_ids=with_ids),
             "finish_reason": choice.finish_reason,
             **(self._ids(index, scores) if with_ids else {}),
         }
 
-    def _logprobs(self, scores: TokenScores) -> dict[str, Any]:
-        if self.options.is_chat:
-            return scores.of_chat(self.model)
-        return scores.to_dict(self.model, with_ids=self.options.return_token_ids)
-
     def _ids(self, index: int, scores: TokenScores) -> dict[str, Any]:
         """The ids of a choice by vLLM's names; those of the prompt are in the first piece of a stream only."""
-        prompt = None if index in self._begun else list(self.requests[index // self.options.n].prompt)
+        prompt = None if index in self._begun else list(self.requests[index // self.body.n].prompt)
         return {"prompt_token_ids": prompt, "token_ids": [token.id for token in scores.tokens]}
 
 
-async def complete(
-    completion: Completion, hub: EventHub, form: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
-) -> Response:
-    """Generates everything, then answers in this form.
+async def complete(completion: Completion, hub: EventHub) -> Response:
+    """Generates everything, then answers.
 
     Raises: ApiError.
     """
@@ -145,8 +159,8 @@ async def complete(
             for event in step:
                 completion.add(event)
     if completion.n_listed > _LARGE_ANSWER:
-        return await asyncio.to_thread(lambda: large_json_response(form(completion.to_dict())))
-    return json_response(form(completion.to_dict()))
+        return await asyncio.to_thread(lambda: large_json_response(completion.to_dict()))
+    return json_response(completion.to_dict())
 
 
 async def stream(completion: Completion, hub: EventHub) -> AsyncIterator[Mapping[str, Any]]:
@@ -159,5 +173,5 @@ async def stream(completion: Completion, hub: EventHub) -> AsyncIterator[Mapping
             chunk = completion.chunk([changed for event in step for changed in completion.add(event)])
             if chunk is not None:
                 yield chunk
-    if completion.options.include_usage:
+    if completion.includes_usage:
         yield completion.usage_chunk()

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from minigpt.errors import ConfigError, MinigptError
-from minigpt.generation.batching.requests import Event, Failed, GenerationRequest, ScoredPrompt
+from minigpt.generation.batching.requests import Event, Failed, GenerationRequest
 from minigpt.generation.batching.worker import Worker
 from minigpt.generation.streaming import Piece
-from minigpt.server.api_error import ApiError, shutting_down
+from minigpt.server.api_error import ApiError
 from minigpt.server.metrics import Metrics
 from minigpt.server.serve_config import ServeConfig
-from minigpt.server.served_model import ServedModel
+from minigpt.server.served_model import Models, ServedModel
 
 Steps = AsyncIterator[list[Event]]
 Queue = asyncio.Queue[list[Event] | ApiError]
@@ -22,13 +22,13 @@ Queue = asyncio.Queue[list[Event] | ApiError]
 class EventHub:
     """Submits requests to the worker and passes on their events. All methods run in the event loop's thread."""
 
-    def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
-        self.config, self.metrics = config, metrics
+    def __init__(self, config: ServeConfig, models: Models) -> None:
+        self.config, self.metrics = config, Metrics(models, lambda: self.n_texts)
         self.is_stopping = False
         self._worker = Worker(self._deliver)
+        self._mean_seconds = 0.0  # of the last requests
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queues: dict[GenerationRequest, Queue] = {}
-        self._texts: dict[GenerationRequest, int] = {}  # of each request, generated or waiting for their turn
 
     def start(self) -> None:
         """Starts the worker's thread."""
@@ -46,13 +46,13 @@ class EventHub:
 
     def end_requests(self) -> None:
         """Ends all running requests with an error that says that the server shuts down."""
-        for queue in {id(queue): queue for queue in self._queues.values()}.values():
-            queue.put_nowait(shutting_down())
+        for queue in set(self._queues.values()):
+            queue.put_nowait(_shutting_down())
 
     @property
     def n_texts(self) -> int:
         """How many texts are being generated or wait for their turn."""
-        return sum(self._texts.values())
+        return sum(request.n_texts for request in self._queues)
 
     @asynccontextmanager
     async def running(self, model: ServedModel, requests: Sequence[GenerationRequest]) -> AsyncIterator[Steps]:
@@ -64,24 +64,22 @@ class EventHub:
         queue: Queue = asyncio.Queue()
         for request in requests:
             self._queues[request] = queue
-            self._texts[request] = request.n_texts
             self._worker.submit(model.batch, request)
         try:
             yield self._events(queue, len(requests))
         finally:
             for request in requests:
-                del self._texts[request]
                 if self._queues.pop(request, None) is not None:
                     self._worker.cancel(request)
 
     def check_accepts(self, n_texts: int) -> None:
         """Raises: ApiError if the queue has no room for so many texts more, or the server is shutting down."""
         if self.is_stopping:
-            raise shutting_down()
+            raise _shutting_down()
         if self.n_texts + n_texts <= self.config.max_batch + self.config.max_queue:
             return
         turns = self.n_texts / self.config.max_batch
-        seconds = min(60, max(1, math.ceil(self.metrics.seconds.mean * turns)))
+        seconds = min(60, max(1, math.ceil(self._mean_seconds * turns)))
         raise ApiError(
             429,
             f"{self.n_texts} texts are being generated or wait for their turn; try again in about {seconds} s",
@@ -107,7 +105,9 @@ class EventHub:
                     unfinished -= 1
                     self._queues.pop(event.request, None)
             yield step
-        self.metrics.seconds.observe(time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        self.metrics.seconds.observe(seconds)
+        self._mean_seconds += 0.1 * (seconds - self._mean_seconds) if self._mean_seconds else seconds
 
     def _deliver(self, events: Sequence[Event]) -> None:
         """Called in the worker's thread."""
@@ -116,22 +116,16 @@ class EventHub:
             self._loop.call_soon_threadsafe(self._dispatch, events)
 
     def _dispatch(self, events: Sequence[Event]) -> None:
-        steps: dict[int, list[Event]] = {}  # by queue
+        steps: dict[Queue, list[Event]] = {}
         for event in events:
             if event.request in self._queues:
-                self._texts[event.request] -= _ended_texts(event)
-                queue = self._queues[event.request]
-                if id(queue) not in steps:
-                    steps[id(queue)] = []
-                    queue.put_nowait(steps[id(queue)])
-                steps[id(queue)].append(event)
+                steps.setdefault(self._queues[event.request], []).append(event)
+        for queue, step in steps.items():
+            queue.put_nowait(step)
 
 
-def _ended_texts(event: Event) -> int:
-    """How many of a request's texts are complete with this event: all at once if only its prompt is scored."""
-    if isinstance(event.content, Piece):
-        return int(event.content.finish_reason is not None)
-    return event.request.n_texts if isinstance(event.content, ScoredPrompt) and event.is_last else 0
+def _shutting_down() -> ApiError:
+    return ApiError(503, "the server is shutting down", code="stopped")
 
 
 def _failure(error: MinigptError) -> ApiError:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from minigpt.pages.document import content_policy, document, joined_styles, read_body, scripts_of, styles_of
 from minigpt.reports.page import INSPECTION_VIEWS, page_assets
 from minigpt.reports.run_report import SCRIPTS as REPORT_SCRIPTS
-from minigpt.server.request_schemas import COMPLETION
+from minigpt.server.request_bodies import CompletionBody
 
 _SHARED = ("page", "reading", *INSPECTION_VIEWS, "branches", "text", "prompt_form")
 _OWN = ("api", "settings", "views", "playground")
@@ -70,9 +70,9 @@ def _page() -> tuple[str, str]:
 
 def _settings() -> list[dict[str, Any]]:
     """The settings in their order, with the bounds and the help of the request's schema."""
-    found = []
+    found, fields = [], CompletionBody.model_json_schema()["properties"]
     for name, (label, value, largest) in _SETTINGS.items():
-        schema = COMPLETION["properties"][name]
+        schema = {**fields[name], **fields[name].get("anyOf", [{}])[0]}
         found.append(
             {
                 "name": name,

@@ -3,13 +3,13 @@
 import contextlib
 import hmac
 import ipaddress
-from collections import Counter
 from collections.abc import Mapping
 
+from prometheus_client import Counter
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from minigpt.server.answering import json_response
+from minigpt.server.answering import error_response
 from minigpt.server.api_error import ApiError
 from minigpt.server.serve_config import ServeConfig, host_name
 
@@ -32,15 +32,13 @@ class Guards:
         self._hosts = {"localhost", "127.0.0.1", "::1", *map(host_name, (config.host, *config.allowed_hosts))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        try:
-            self._check(scope)
-        except ApiError as error:
-            headers = {**error.headers, "Connection": "close"}
-            await json_response(error.to_dict(), error.status, headers)(scope, receive, send)
-            return
+        if scope["type"] == "http":
+            try:
+                self._check(scope)
+            except ApiError as error:
+                error.headers["Connection"] = "close"
+                await error_response(error)(scope, receive, send)
+                return
         await self.app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
@@ -88,32 +86,15 @@ def _is_cross_site(path: str, headers: Mapping[str, str]) -> bool:
     return headers.get("sec-fetch-site") == "cross-site" and not is_link
 
 
-class ResponseCounter:
-    """ASGI middleware that counts responses by path and status; unknown paths count together.
+def counting(app: ASGIApp, responses: Counter, paths: frozenset[str]) -> ASGIApp:
+    """The application that counts its responses by path and status; unknown paths count together."""
 
-    The response to an exception is made outside of this middleware, so the exception itself counts as a status 500.
-    """
-
-    def __init__(self, app: ASGIApp, responses: Counter[tuple[str, int]], paths: frozenset[str]) -> None:
-        self.app, self.responses, self.paths = app, responses, paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        path = scope["path"] if scope["path"] in self.paths else "other"
-        has_started = False
-
-        async def counted(message: Message) -> None:
-            nonlocal has_started
+    async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+        async def count(message: Message) -> None:
             if message["type"] == "http.response.start":
-                has_started = True
-                self.responses[path, message["status"]] += 1
+                responses.labels(scope["path"] if scope["path"] in paths else "other", message["status"]).inc()
             await send(message)
 
-        try:
-            await self.app(scope, receive, counted)
-        except Exception:
-            if not has_started:
-                self.responses[path, 500] += 1
-            raise
+        await app(scope, receive, count)
+
+    return counted

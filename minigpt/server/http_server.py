@@ -5,10 +5,11 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import uvicorn
+from starlette.applications import Starlette
 
 from minigpt.errors import ConfigError
 from minigpt.server.application import Log, build_application
@@ -21,14 +22,24 @@ _TOLD = 1.0  # seconds for requests that were ended to send their last piece
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server with its own end: new requests are refused, running ones get time, then are told.
+    """uvicorn's server with its own end: new requests are refused, running ones get time, then are told."""
 
-    `on_stop` is called for the first signal, `on_second` for each later one.
-    """
-
-    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None], on_second: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_stop, self._on_second = on_stop, on_second
+    def __init__(self, application: Starlette, config: ServeConfig) -> None:
+        super().__init__(
+            uvicorn.Config(
+                application,
+                http=limited_protocol(config.max_connections),
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=round(config.shutdown_timeout + _TOLD) + 1,
+            )
+        )
+        self._hub, self._seconds = application.state.hub, config.shutdown_timeout
+        self._loop = asyncio.get_running_loop()
         self.received: list[int] = []  # the signals
 
     @contextmanager
@@ -43,9 +54,18 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._loop.call_soon_threadsafe(self._end_again if self.should_exit else self._end)
         self.received.append(sig)
-        (self._on_second if self.should_exit else self._on_stop)()
         self.should_exit = True
+
+    def _end(self) -> None:
+        self._hub.refuse()
+        self._loop.call_later(self._seconds, self._hub.end_requests)
+
+    def _end_again(self) -> None:
+        """After another signal."""
+        self._hub.end_requests()
+        self._loop.call_later(_TOLD, setattr, self, "force_exit", True)
 
 
 def bind(config: ServeConfig) -> socket.socket:
@@ -94,47 +114,18 @@ async def _run(
     on_loaded: Callable[[Sequence[ServedModel]], None],
     log: Log,
 ) -> list[int]:
-    application = build_application(models, config, log)
-    loop, hub = asyncio.get_running_loop(), application.state.hub
-
-    def stop() -> None:
-        """Called by a signal: running requests get their time."""
-        loop.call_soon_threadsafe(hub.refuse)
-        loop.call_soon_threadsafe(loop.call_later, config.shutdown_timeout, hub.end_requests)
-
-    def stop_now() -> None:
-        """Called by another signal: running requests are told at once."""
-        loop.call_soon_threadsafe(hub.end_requests)
-        loop.call_soon_threadsafe(loop.call_later, _TOLD, setattr, server, "force_exit", True)
-
-    server = _Server(
-        uvicorn.Config(
-            application,
-            http=limited_protocol(config.max_connections),
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=round(config.shutdown_timeout + _TOLD) + 1,
-        ),
-        stop,
-        stop_now,
-    )
-    failure: list[Exception] = []
+    server = _Server(build_application(models, config, log), config)
 
     async def load() -> None:
         try:
             on_loaded(await in_own_thread(models.load))
-        except Exception as error:  # a bug, too: it is raised when the server has ended
-            failure.append(error)
+        except Exception:  # a bug, too: it is raised when the server has ended
             server.should_exit = True
+            raise
 
     loading = asyncio.create_task(load())
     await server.serve(sockets=[listening])
     loading.cancel()
-    await asyncio.gather(loading, return_exceptions=True)
-    if failure:
-        raise failure[0]
+    with suppress(asyncio.CancelledError):
+        await loading
     return server.received

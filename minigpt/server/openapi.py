@@ -1,182 +1,188 @@
-"""The OpenAPI file of the server."""
+"""The OpenAPI file of the server, made from the types of its requests and answers."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from minigpt.server.request_schemas import CHAT_COMPLETION, COMPLETION, DETOKENIZE, INSPECT, TOKENIZE
+from pydantic import BaseModel, ConfigDict
+from pydantic.json_schema import models_json_schema
 
-_NULLABLE_STRING = {"type": ["string", "null"]}
-_INTEGER = {"type": "integer"}
-
-
-def _object(properties: Mapping[str, Any], *optional: str) -> dict[str, Any]:
-    required = [name for name in properties if name not in optional]
-    return {"type": "object", "properties": dict(properties), "required": required, "additionalProperties": False}
+from minigpt.server.request_bodies import ChatBody, CompletionBody, DetokenizeBody, InspectBody, TokenizeBody
 
 
-_ERROR = _object(
-    {
-        "error": _object(
-            {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": _NULLABLE_STRING,
-                "code": _NULLABLE_STRING,
-            }
-        )
-    }
-)
-_MODEL = _object(
-    {
-        "id": {"type": "string"},
-        "object": {"type": "string", "enum": ["model"]},
-        "created": _INTEGER,
-        "owned_by": {"type": "string"},
-        "max_model_len": _INTEGER,
-    }
-)
-_USAGE = _object({"prompt_tokens": _INTEGER, "completion_tokens": _INTEGER, "total_tokens": _INTEGER})
-_IDS = {"type": "array", "items": _INTEGER}
-_WITH_ID = {
-    "id": _INTEGER,
-    "token": {"type": "string"},
-    "bytes": {"type": ["array", "null"], "items": _INTEGER},
-    "logprob": {"type": ["number", "null"]},
-}
-_LOGPROBS = {
-    "anyOf": [
-        _object(
-            {
-                "tokens": {"type": "array", "items": {"type": "string"}},
-                "token_logprobs": {"type": "array", "items": {"type": ["number", "null"]}},
-                "top_logprobs": {
-                    "type": "array",
-                    "items": {"type": ["object", "null"], "additionalProperties": {"type": "number"}},
-                },
-                "text_offset": _IDS,
-                "content": {
-                    "type": "array",
-                    "items": _object({**_WITH_ID, "top_logprobs": {"type": "array", "items": _object(_WITH_ID)}}),
-                },
-            },
-            "content",
-        ),
-        {"type": "null"},
-    ]
-}
-_SCORED = {name: schema for name, schema in _WITH_ID.items() if name != "id"}
-_CHAT_LOGPROBS = {
-    "anyOf": [
-        _object(
-            {
-                "content": {
-                    "type": "array",
-                    "items": _object({**_SCORED, "top_logprobs": {"type": "array", "items": _object(_SCORED)}}),
-                },
-                "refusal": {"type": "null"},
-            }
-        ),
-        {"type": "null"},
-    ]
-}
-_FINISH_REASON = {"type": ["string", "null"], "enum": ["stop", "length", None]}
-_HEADER = {
-    "id": {"type": "string"},
-    "object": {"type": "string"},
-    "created": _INTEGER,
-    "model": {"type": "string"},
-}
-_COMPLETION_ANSWER = _object(
-    {
-        **_HEADER,
-        "choices": {
-            "type": "array",
-            "items": _object(
-                {
-                    "index": _INTEGER,
-                    "text": {"type": "string"},
-                    "logprobs": _LOGPROBS,
-                    "finish_reason": _FINISH_REASON,
-                    "prompt_token_ids": {**_IDS, "type": ["array", "null"]},
-                    "token_ids": _IDS,
-                },
-                "prompt_token_ids",
-                "token_ids",
-            ),
-        },
-        "usage": _USAGE,
-    }
-)
-_CHAT_ANSWER = _object(
-    {
-        **_HEADER,
-        "choices": {
-            "type": "array",
-            "items": _object(
-                {
-                    "index": _INTEGER,
-                    "message": _object({"role": {"type": "string"}, "content": {"type": "string"}}),
-                    "logprobs": _CHAT_LOGPROBS,
-                    "finish_reason": _FINISH_REASON,
-                }
-            ),
-        },
-        "usage": _USAGE,
-    }
-)
-_TOKENIZER_INFO = _object(
-    {
-        "tokenizer_class": {"type": "string"},
-        "tokenizer": {"type": "string"},
-        "vocab_size": _INTEGER,
-        "model_max_length": _INTEGER,
-        "bos_token": {"type": "string"},
-        "eos_token": {"type": "string"},
-        "unk_token": {"type": "string"},
-        "pad_token": {"type": "string"},
-        "add_bos_token": {"type": "boolean"},
-        "chat_template": _NULLABLE_STRING,
-    }
-)
+class Answer(BaseModel):
+    """A JSON object that the server sends. Fields with a default may be missing."""
 
-_NUMBER = {"type": ["number", "null"]}
-_TABLE = {"type": "array", "items": {"type": "array", "items": _NUMBER}}  # by layer and position
-_NUMBERS = {"type": "array", "items": _NUMBER}
-_INSPECTION = _object(
-    {
-        "model": {"type": "string"},
-        "skipped": {**_INTEGER, "description": "tokens before the inspected ones"},
-        "layers": _INTEGER,
-        "heads": _INTEGER,
-        "layer": _INTEGER,
-        "head": _INTEGER,
-        "labels": {"type": "array", "items": {"type": "string"}, "description": "the texts of tokens, by number"},
-        "tokens": {**_IDS, "description": "the inspected tokens, as numbers in `labels`"},
-        "bitsPerToken": _NUMBER,
-        "bitsPerByte": _NUMBER,
-        "attention": {
-            "type": "string",
-            "description": "base64 of little-endian 16-bit fractions: by layer and head the rows of the lower triangle",
-        },
-        "lens": {
-            "type": "array",
-            "items": _object(
-                {
-                    "top": {"type": "array", "items": _IDS},
-                    "logprobs": _TABLE,
-                    "entropy": _NUMBERS,
-                    "actual": _NUMBERS,
-                    "ranks": _IDS,
-                }
-            ),
-            "description": "by layer, the logit lens after each position; units: nats",
-        },
-        "norms": _object(
-            {"token": _NUMBERS, "position": _NUMBERS, "attention": _TABLE, "mlp": _TABLE, "residual": _TABLE}
-        ),
-        "darkestBits": {**_INTEGER, "description": "surprisal of the darkest color"},
-    }
-)
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ErrorReason(Answer):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(Answer):
+    error: ErrorReason
+
+
+class Model(Answer):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class ModelList(Answer):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Usage(Answer):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Token(Answer):
+    token: str
+    bytes: list[int] | None
+    logprob: float | None
+
+
+class ScoredToken(Token):
+    top_logprobs: list[Token]
+
+
+class IdentifiedToken(Token):
+    id: int
+
+
+class ScoredIdentifiedToken(IdentifiedToken):
+    top_logprobs: list[IdentifiedToken]
+
+
+class Logprobs(Answer):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+    content: list[ScoredIdentifiedToken] = []
+
+
+class ChatLogprobs(Answer):
+    content: list[ScoredToken]
+    refusal: None
+
+
+class Choice(Answer):
+    index: int
+    text: str
+    logprobs: Logprobs | None
+    finish_reason: Literal["stop", "length"] | None
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] = []
+
+
+class ChatMessage(Answer):
+    role: str
+    content: str
+
+
+class ChatChoice(Answer):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length"] | None
+
+
+class Completion(Answer):
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage
+
+
+class ChatCompletion(Answer):
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class Tokens(Answer):
+    tokens: list[int]
+    count: int
+    max_model_len: int
+
+
+class Text(Answer):
+    prompt: str
+
+
+class TokenizerInfo(Answer):
+    tokenizer_class: str
+    tokenizer: str
+    vocab_size: int
+    model_max_length: int
+    bos_token: str
+    eos_token: str
+    unk_token: str
+    pad_token: str
+    add_bos_token: bool
+    chat_template: str | None
+
+
+class Lens(Answer):
+    """The logit lens of one layer after each position, in nats."""
+
+    top: list[list[int]]
+    logprobs: list[list[float | None]]
+    entropy: list[float | None]
+    actual: list[float | None]
+    ranks: list[int]
+
+
+class Norms(Answer):
+    """By layer, where there are several, and position."""
+
+    token: list[float | None]
+    position: list[float | None]
+    attention: list[list[float | None]]
+    mlp: list[list[float | None]]
+    residual: list[list[float | None]]
+
+
+class Inspection(Answer):
+    """`labels` are the texts of tokens, by the numbers in `tokens`, before which `skipped` others are not inspected.
+
+    `attention` is base64 of little-endian 16-bit fractions: by layer and head the rows of the lower triangle.
+    `darkestBits` is the surprisal of the darkest color.
+    """
+
+    model: str
+    skipped: int
+    layers: int
+    heads: int
+    layer: int
+    head: int
+    labels: list[str]
+    tokens: list[int]
+    bitsPerToken: float | None  # noqa: N815
+    bitsPerByte: float | None  # noqa: N815
+    attention: str
+    lens: list[Lens]
+    norms: Norms
+    darkestBits: int  # noqa: N815
+
+
+class Health(Answer):
+    status: Literal["ok"]
+
 
 _ERRORS = {
     400: "the request says something wrong",
@@ -194,116 +200,63 @@ _ERRORS = {
 _ALWAYS = (401, 403, 405)
 _BODY = (400, 404, 408, 413, 503)
 _GENERATION = (*_BODY, 429, 500, 504)
-
-
-def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"application/json": {"schema": schema}}
-
-
-def _operation(
-    summary: str,
-    answer: Mapping[str, Any],
-    errors: tuple[int, ...] = (),
-    *,
-    body: str | None = None,
-    parameters: tuple[Mapping[str, Any], ...] = (),
-) -> dict[str, Any]:
-    """One operation; `answer` is the content of the response 200, `body` the name of the request's schema."""
-    responses = {"200": {"description": "the answer", "content": answer}}
-    for status in sorted({*errors, *_ALWAYS}):
-        responses[str(status)] = {
-            "description": _ERRORS[status],
-            "content": _json({"$ref": "#/components/schemas/Error"}),
-        }
-    operation: dict[str, Any] = {"summary": summary, "responses": responses}
-    if parameters:
-        operation["parameters"] = list(parameters)
-    if body is not None:
-        operation["requestBody"] = {"required": True, "content": _json({"$ref": f"#/components/schemas/{body}"})}
-    return operation
-
-
+_TOKENS = (*_BODY, 429, 504)
 # Without a type: OpenAPI 3.1 does not say whether the schema of a stream describes its text or each of its events.
-_EVENTS = {"text/event-stream": {"schema": {"description": "one `data:` line for each piece"}}}
-_PAGE = {"text/html": {"schema": {"type": "string"}}}
-_TEXT = {"text/plain": {"schema": {"type": "string"}}}
+_STREAM = {"text/event-stream": {"schema": {"description": "one `data:` line for each piece"}}}
 _MODEL_IN_PATH = {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 _MODEL_IN_QUERY = {"name": "model", "in": "query", "required": False, "schema": {"type": "string"}}
 
+# Path, its body if it is sent one, what it answers, the errors it may have, and what it does.
+_OPERATIONS: tuple[tuple[str, type[BaseModel] | None, type[Answer] | str, tuple[int, ...], str], ...] = (
+    ("/v1/completions", CompletionBody, Completion, _GENERATION, "Continue or score prompts"),
+    ("/v1/chat/completions", ChatBody, ChatCompletion, _GENERATION,
+     "Answer in a conversation, with models that have a chat template"),
+    ("/v1/models", None, ModelList, (503,), "List the models"),
+    ("/v1/models/{model}", None, Model, (404, 503), "Describe a model"),
+    ("/tokenize", TokenizeBody, Tokens, _TOKENS, "Encode a text"),
+    ("/detokenize", DetokenizeBody, Text, _TOKENS, "Decode token ids"),
+    ("/tokenizer_info", None, TokenizerInfo, (404, 503), "Describe a tokenizer"),
+    ("/inspect", InspectBody, Inspection, _TOKENS,
+     "Show the attention weights, logit lens and norms of the end of a text"),
+    ("/report", None, "text/html", (404, 429, 503, 504),
+     "Show the report of the run that trained a model, as an HTML page"),
+    ("/health", None, Health, (503,), "Say whether the models are loaded"),
+    ("/metrics", None, "text/plain", (), "Count requests, tokens and seconds, for Prometheus"),
+)  # fmt: skip
+
 
 def openapi(version: str) -> dict[str, Any]:
-    """The OpenAPI 3.1 description of the server. The server checks bodies by the same schemas."""
-    models = _object({"object": {"type": "string", "enum": ["list"]}, "data": {"type": "array", "items": _MODEL}})
-    tokens = _object({"tokens": {"type": "array", "items": _INTEGER}, "count": _INTEGER, "max_model_len": _INTEGER})
+    """The OpenAPI 3.1 description of the server. The server checks bodies by the same types."""
+    types = {kind for _, body, answer, *_ in _OPERATIONS for kind in (body, answer)} | {Error}
+    models: list[tuple[type[BaseModel], Literal["validation"]]]
+    models = [(kind, "validation") for kind in types if isinstance(kind, type)]
+    references, definitions = models_json_schema(models, ref_template="#/components/schemas/{model}")
+
+    def content(kind: type[BaseModel] | str) -> dict[str, Any]:
+        if isinstance(kind, str):
+            return {kind: {"schema": {"type": "string"}}}
+        return {"application/json": {"schema": references[kind, "validation"]}}
+
+    paths: dict[str, Any] = {}
+    for path, body, answer, errors, summary in _OPERATIONS:
+        streams = _STREAM if body in (CompletionBody, ChatBody) else {}
+        responses = {"200": {"description": "the answer", "content": {**content(answer), **streams}}}
+        for status in sorted({*errors, *_ALWAYS}):
+            responses[str(status)] = {"description": _ERRORS[status], "content": content(Error)}
+        operation: dict[str, Any] = {"summary": summary, "responses": responses}
+        if path in ("/report", "/tokenizer_info"):
+            operation["parameters"] = [_MODEL_IN_QUERY]
+        elif "{model}" in path:
+            operation["parameters"] = [_MODEL_IN_PATH]
+        if body is not None:
+            operation["requestBody"] = {"required": True, "content": content(body)}
+        paths[path] = {"get" if body is None else "post": operation}
     return {
         "openapi": "3.1.0",
         "info": {"title": "minigpt", "version": version, "description": "GPT-2 models with OpenAI's completions API"},
-        "paths": {
-            "/v1/completions": {
-                "post": _operation(
-                    "Continue or score prompts",
-                    {**_json(_COMPLETION_ANSWER), **_EVENTS},
-                    _GENERATION,
-                    body="Completion",
-                )
-            },
-            "/v1/chat/completions": {
-                "post": _operation(
-                    "Answer in a conversation, with models that have a chat template",
-                    {**_json(_CHAT_ANSWER), **_EVENTS},
-                    _GENERATION,
-                    body="ChatCompletion",
-                )
-            },
-            "/v1/models": {"get": _operation("List the models", _json(models), (503,))},
-            "/v1/models/{model}": {
-                "get": _operation("Describe a model", _json(_MODEL), (404, 503), parameters=(_MODEL_IN_PATH,))
-            },
-            "/tokenize": {"post": _operation("Encode a text", _json(tokens), _BODY, body="Tokenize")},
-            "/detokenize": {
-                "post": _operation(
-                    "Decode token ids", _json(_object({"prompt": {"type": "string"}})), _BODY, body="Detokenize"
-                )
-            },
-            "/tokenizer_info": {
-                "get": _operation(
-                    "Describe a tokenizer", _json(_TOKENIZER_INFO), (404, 503), parameters=(_MODEL_IN_QUERY,)
-                )
-            },
-            "/inspect": {
-                "post": _operation(
-                    "Show the attention weights, logit lens and norms of the end of a text",
-                    _json(_INSPECTION),
-                    (*_BODY, 429, 504),
-                    body="Inspect",
-                )
-            },
-            "/report": {
-                "get": _operation(
-                    "Show the report of the run that trained a model, as an HTML page",
-                    _PAGE,
-                    (404, 429, 503, 504),
-                    parameters=(_MODEL_IN_QUERY,),
-                )
-            },
-            "/health": {
-                "get": _operation(
-                    "Say whether the models are loaded",
-                    _json(_object({"status": {"type": "string", "enum": ["ok"]}})),
-                    (503,),
-                )
-            },
-            "/metrics": {"get": _operation("Count requests, tokens and seconds, for Prometheus", _TEXT)},
-        },
+        "paths": paths,
         "components": {
-            "schemas": {
-                "Error": _ERROR,
-                "Completion": COMPLETION,
-                "ChatCompletion": CHAT_COMPLETION,
-                "Inspect": INSPECT,
-                "Tokenize": TOKENIZE,
-                "Detokenize": DETOKENIZE,
-            },
+            "schemas": definitions["$defs"],
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from minigpt.errors import ConfigError
-from minigpt.server.request_schemas import MOST_PROMPTS
 from minigpt.settings import Settings, setting
 
+MOST_PROMPTS = 10_000  # in one request, whatever the settings
 _HOST = re.compile(r"(\[(?P<address>[^\]]+)\]|(?P<name>[^\[\]:/?#@\\\s]+))(:[0-9]{0,5})?")
 
 

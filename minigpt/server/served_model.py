@@ -89,13 +89,8 @@ class Models:
         return loaded
 
     @property
-    def are_loaded(self) -> bool:
-        """Whether the models can be used."""
-        return bool(self._models)
-
-    @property
     def all(self) -> Sequence[ServedModel]:
-        """The models, the default one first."""
+        """The models, the default one first; none until they are loaded."""
         return list(self._models.values())
 
     def get(self, name: str | None) -> ServedModel:

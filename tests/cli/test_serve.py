@@ -82,45 +82,29 @@ def ask(url: str, **body: object) -> dict[str, object]:
         return json.load(response)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
-def test_a_served_model_answers_and_a_signal_ends_running_requests(tmp_path: Path, number: int) -> None:
-    folder = saved(tmp_path, "fox")
-    with serving(folder, "--shutdown-timeout", "0.5") as (process, url, lines):
+@pytest.mark.parametrize(
+    ("signals", "timeout", "code"),
+    [([signal.SIGINT], "0.5", 130), ([signal.SIGTERM], "0.5", 0), ([signal.SIGINT] * 2, "300", 130)],
+    ids=["ctrl-c", "sigterm", "twice"],
+)
+def test_a_served_model_answers_and_a_signal_ends_running_requests(
+    tmp_path: Path, signals: list[int], timeout: str, code: int
+) -> None:
+    """After a second signal at once, otherwise after the timeout."""
+    with serving(saved(tmp_path, "fox"), "--shutdown-timeout", timeout) as (process, url, lines):
         wait_until_loaded(url)
         assert ask(url, model="fox", prompt="a", max_tokens=3)["usage"]["completion_tokens"] == 3  # type: ignore[index]
-        endless = {
-            "prompt": "a",
-            "max_tokens": 100_000,
-            "context": "slide",
-            "stream": True,
-            "logit_bias": {"256": -100},
-        }
-        request = urllib.request.Request(f"{url}/v1/completions", json.dumps(endless).encode())
-        with urllib.request.urlopen(request, timeout=60) as response:
+        endless = {"prompt": "a", "max_tokens": 100_000, "context": "slide", "stream": True}
+        body = json.dumps({**endless, "logit_bias": {"256": -100}}).encode()
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/completions", body), timeout=60) as response:
             response.readline()
-            process.send_signal(number)
+            for number in signals:
+                process.send_signal(number)
+                time.sleep(0.3)
             rest = response.read().decode()
         assert "shutting down" in rest
-        assert process.wait(timeout=60) == (130 if number == signal.SIGINT else 0)
+        assert process.wait(timeout=60) == code
     assert any(line.startswith("curl http://127.0.0.1:") for line in lines)
-    assert not any("Traceback" in line for line in lines)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for another process")
-def test_a_second_signal_ends_running_requests_at_once(tmp_path: Path) -> None:
-    with serving(saved(tmp_path, "fox"), "--shutdown-timeout", "300") as (process, url, lines):
-        wait_until_loaded(url)
-        endless: dict[str, object] = {"prompt": "a", "max_tokens": 100_000, "context": "slide", "stream": True}
-        endless["logit_bias"] = {"256": -100}
-        request = urllib.request.Request(f"{url}/v1/completions", json.dumps(endless).encode())
-        with urllib.request.urlopen(request, timeout=60) as response:
-            response.readline()
-            process.send_signal(signal.SIGINT)
-            time.sleep(0.5)
-            process.send_signal(signal.SIGINT)
-            rest = response.read().decode()
-        assert "shutting down" in rest
-        assert process.wait(timeout=60) == 130
     assert not any("Traceback" in line for line in lines)
 
 

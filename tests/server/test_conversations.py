@@ -1,5 +1,6 @@
 """What a request for a chat completion may say, and what of it reaches the model."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -8,13 +9,20 @@ from served import new_client, served_model
 
 from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.generation.stopping import StopFilter
-from minigpt.server.chat import Reply, chat_options
+from minigpt.server.chat import new_chat
+from minigpt.server.choices import Reply
+from minigpt.server.request_bodies import ChatBody
 from minigpt.server.serve_config import ServeConfig
 
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:"
 FIELDS = "{% for m in messages %}{{ m.content }}{{ m | length }};{% endfor %}a:"
 MESSAGES = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 BODY: dict[str, Any] = {"messages": MESSAGES, "seed": 1}
+
+
+def parts(part: object) -> dict[str, Any]:
+    """The messages of a request with this part after a text."""
+    return {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]}
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, FIELDS, CHAT_TEMPLATE], ids=["contents", "fields", "minigpt's"])
@@ -50,28 +58,33 @@ def test_fields_that_ask_for_nothing_change_nothing(template: str) -> None:
 def test_a_stop_text_with_line_breaks_is_found_in_a_transcript(stop: object, written: str, content: str) -> None:
     """The further lines of a turn begin with a space, which is not in the answer."""
     model = served_model("tiny", chat_template=CHAT_TEMPLATE)
-    options = chat_options({**BODY, "stop": stop, "max_tokens": 1}, model, ServeConfig())
-    text, has_ended = StopFilter(options.sampling.stop, one_turn=options.one_turn).feed(written)
+    body = ChatBody.model_validate({**BODY, "stop": stop, "max_tokens": 1})
+    (request,) = asyncio.run(new_chat(body, model, ServeConfig(), None)).requests  # type: ignore[arg-type]
+    text, has_ended = StopFilter(request.config.stop, one_turn=request.one_turn).feed(written)
     assert has_ended
-    assert Reply(model).feed(text, "stop")[0] == content
+    assert Reply(is_transcript=True).feed(text, "stop")[0] == content
 
 
 @pytest.mark.parametrize(
     ("changes", "param", "message"),
     [
+        ({"max_completion_tokens": 0}, "max_completion_tokens", "(0) must be greater than or equal to 1"),
+        (parts({"type": "image_url", "image_url": {"url": "data:"}}), "messages[0].content[1].type", "must be 'text'"),
+        (parts({"type": "text"}), "messages[0].content[1].text", "is missing"),
+        (parts({"text": "a"}), "messages[0].content[1].type", "is missing"),
+        (parts("a"), "messages[0].content[1]", "must be an object"),
         ({"tools": [{"type": "function"}], "tool_choice": "auto"}, "tools", "cannot call tools"),
         ({"functions": [{"name": "f"}]}, "functions", "cannot call tools"),
         ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [{"id": "1"}]}, *MESSAGES]},
          "messages[0].tool_calls", "must have at most 0 items"),
-        ({"modalities": ["text", "audio"]}, "modalities[1]", "must be one of text"),
+        ({"modalities": ["text", "audio"]}, "modalities[1]", "must be 'text'"),
         ({"top_logprobs": 2}, "top_logprobs", "top_logprobs (2) needs logprobs: true"),
-        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "at most 20"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
         ({"store": True}, "store", "stores no conversations"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type", "must be one of text"),
+        ({"response_format": {"type": "json_object"}}, "response_format.type", "must be 'text'"),
         ({"messages": [{"role": "user", "content": "a", "refusal": "no"}]},
          "messages[0].refusal", "unknown field 'messages[0].refusal'"),
     ],
-    ids=["tools", "functions", "calls", "audio", "top", "many", "store", "format", "refusal"],
 )  # fmt: skip
 def test_what_a_conversation_cannot_have_is_one_sentence(changes: dict[str, Any], param: str, message: str) -> None:
     with new_client("tiny", chat_template=TEMPLATE) as client:

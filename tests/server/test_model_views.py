@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import contextlib
 import json
 import threading
 from pathlib import Path
@@ -18,7 +17,7 @@ from minigpt.inspection.activations import inspect
 from minigpt.server import model_views
 from minigpt.server.api_error import ApiError
 from minigpt.server.serve_config import ServeConfig
-from minigpt.server.side_work import SideWork, StoppedError, in_own_thread
+from minigpt.server.side_work import StoppedError, Turns, in_own_thread
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.named("bytes")
@@ -122,7 +121,7 @@ def test_the_end_of_a_long_text_is_inspected(client: TestClient, monkeypatch: py
 
 
 def test_inspections_that_cannot_be_made_are_one_sentence(client: TestClient) -> None:
-    assert refusal(client, "/inspect", prompt="") == (400, "prompt must have at least 1 characters, not 0")
+    assert refusal(client, "/inspect", prompt="") == (400, "prompt ('') must have at least 1 character")
     assert refusal(client, "/inspect", prompt=[])[0] == 400
     assert refusal(client, "/inspect", prompt=[257]) == (400, "prompt[0] (257) must be a token id from 0 to 256")
     assert refusal(client, "/inspect", prompt="a" * 100_001)[0] == 400
@@ -148,7 +147,7 @@ def test_an_inspection_ends_at_its_deadline_and_stops_computing(monkeypatch: pyt
 
 def test_work_whose_client_leaves_is_stopped_and_too_much_of_it_is_refused() -> None:
     async def run() -> None:
-        side, started, stopped = SideWork(), threading.Event(), threading.Event()
+        side, started, stopped = Turns("inspections", 8), threading.Event(), threading.Event()
 
         def endless(check: Any) -> None:
             started.set()
@@ -157,20 +156,17 @@ def test_work_whose_client_leaves_is_stopped_and_too_much_of_it_is_refused() -> 
                     check()
             except StoppedError:
                 stopped.set()
+                raise
 
         first = asyncio.create_task(side.run(endless))
         assert await asyncio.to_thread(started.wait, 60)
-        others = [asyncio.create_task(side.run(lambda _: 5)) for _ in range(7)]
+        others = [asyncio.create_task(side.run(lambda _: stopped.is_set())) for _ in range(7)]
         await asyncio.sleep(0)
-        with pytest.raises(ApiError, match="8 inspections and reports are waiting") as refused:
-            await side.run(lambda _: 5)
+        with pytest.raises(ApiError, match="8 requests are waiting for inspections") as refused:
+            await side.run(lambda _: True)
         assert refused.value.status == 429
         first.cancel()
-        assert await asyncio.to_thread(stopped.wait, 60)
-        assert await asyncio.gather(*others) == [5] * 7
-        side.stop()
-        with pytest.raises(ApiError, match="shutting down"):
-            await side.run(lambda _: 5)
+        assert await asyncio.gather(*others) == [True] * 7
 
     asyncio.run(run())
 
@@ -184,7 +180,7 @@ def test_no_thread_outlives_its_work() -> None:
 
     async def run() -> list[threading.Thread]:
         return [
-            await SideWork().run(lambda _: threading.current_thread()),
+            await Turns("", 1).run(lambda _: threading.current_thread()),
             await in_own_thread(threading.current_thread),
         ]
 
@@ -229,31 +225,3 @@ def test_inspections_and_reports_need_the_key() -> None:
         assert client.post("/inspect", json={"prompt": "a"}).status_code == 401
         assert client.get("/report").status_code == 401
         assert client.post("/inspect", json={"prompt": "a"}, headers={"Authorization": "Bearer k"}).status_code == 200
-
-
-def test_work_of_clients_that_have_left_counts_until_its_thread_has_ended() -> None:
-    async def run() -> None:
-        side, started, gate = SideWork(), threading.Event(), threading.Event()
-
-        def blocked(_: Any) -> None:
-            started.set()
-            gate.wait(60)
-
-        tasks = [asyncio.create_task(side.run(blocked))]
-        assert await asyncio.to_thread(started.wait, 60)
-        tasks += [asyncio.create_task(side.run(lambda _: 5)) for _ in range(7)]
-        await asyncio.sleep(0)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        with pytest.raises(ApiError, match="8 inspections and reports are waiting"):
-            await side.run(lambda _: 5)
-        gate.set()
-        async with asyncio.timeout(60):
-            while True:
-                with contextlib.suppress(ApiError):
-                    assert await side.run(lambda _: 5) == 5
-                    break
-                await asyncio.sleep(0.01)
-
-    asyncio.run(run())
