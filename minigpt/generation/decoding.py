@@ -195,11 +195,10 @@ class Decoder:
 
     def _start_windows(self, windows: list[list[int]]) -> Tensor:
         """Reads whole windows, each only once if several rows share it: -> (B, 1, V)."""
-        shared = {tuple(window): index for index, window in reversed(list(enumerate(windows)))}
-        firsts = sorted(shared.values())
-        logits = self.engine.start([windows[index] for index in firsts])  # (unique, V)
-        if len(firsts) < len(windows):
-            order = [firsts.index(shared[tuple(window)]) for window in windows]
+        unique = list(dict.fromkeys(map(tuple, windows)))
+        logits = self.engine.start(unique)  # (unique, V)
+        if len(unique) < len(windows):
+            order = [unique.index(tuple(window)) for window in windows]
             self.engine.keep(order)
             logits = logits[order]
         return logits[:, None]

@@ -225,10 +225,7 @@ class Batch:
 
     def _keep_prefix(self, row: Row) -> None:
         """Adds the blocks that a row has read to the prefix cache."""
-        ids, block = row.visible[: row.n_read], self.engine.chunk_size
-        missing = self.prefixes.missing(ids)
-        saved = {number: self.engine.save(row.slot, number * block, (number + 1) * block) for number in missing}
-        self.prefixes.add(ids, saved)
+        self.prefixes.add(row.visible[: row.n_read], lambda start, end: self.engine.save(row.slot, start, end))
 
     # Generation
 

@@ -3,7 +3,7 @@
 import hashlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
@@ -32,19 +32,14 @@ class PrefixCache:
             self._blocks.move_to_end(key)
         return found
 
-    def missing(self, ids: Sequence[int]) -> list[int]:
-        """The numbers of these tokens' blocks that are not in the cache; none if the cache keeps nothing."""
+    def add(self, ids: Sequence[int], save: Callable[[int, int], Tensor]) -> None:
+        """Keeps the blocks of these tokens; `save(start, end)` copies one that is missing."""
         if self.max_bytes == 0:
-            return []
-        return [number for number, key in enumerate(self._keys(ids)) if key not in self._blocks]
-
-    def add(self, ids: Sequence[int], blocks: dict[int, Tensor]) -> None:
-        """Keeps blocks of these tokens, by number."""
-        keys = list(self._keys(ids))
-        for number, saved in sorted(blocks.items(), reverse=True):
-            if keys[number] not in self._blocks:
-                self._blocks[keys[number]] = saved
-                self.n_bytes += saved.nbytes
+            return
+        for number, key in reversed(list(enumerate(self._keys(ids)))):
+            if key not in self._blocks:
+                self._blocks[key] = save(number * self.block, (number + 1) * self.block)
+                self.n_bytes += self._blocks[key].nbytes
         while self.n_bytes > self.max_bytes:
             self.n_bytes -= self._blocks.popitem(last=False)[1].nbytes
 
