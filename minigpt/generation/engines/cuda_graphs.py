@@ -41,11 +41,38 @@ def static_step(model: GPT, cache: KVCache, ids: Tensor, at: Tensor, padding: Te
     positions = torch.arange(span, device=ids.device)
     mask = ((positions <= at) & (positions >= padding[:, None]))[:, None, None]  # (B, 1, 1, span)
     x = model.token_embedding(ids) + model.position_embedding(at - padding)[:, None]  # (B, 1, C)
+    return _blocks(model, cache, x, mask, span, lambda buffer, new: buffer.index_copy_(2, at, new))
+
+
+def slot_step(model: GPT, cache: KVCache, ids: Tensor, at: Tensor) -> Tensor:
+    """Computes the logits after one more id in every slot b and writes its keys and values at position `at[b]`.
+
+    Every shape is the same in every call, and so are the kernels: attention covers all n_positions, and the mask hides
+    those after `at`.
+    Shapes: ids and at (B,) int64 -> (B, V).
+    """
+    slots, span = torch.arange(len(ids), device=ids.device), model.config.n_positions  # (B,)
+    mask = (torch.arange(span, device=ids.device) <= at[:, None])[:, None, None]  # (B, 1, 1, span)
+    x = (model.token_embedding(ids) + model.position_embedding(at))[:, None]  # (B, 1, C)
+
+    def write(buffer: Tensor, new: Tensor) -> None:
+        buffer[slots, :, at] = new[:, :, 0]
+
+    return _blocks(model, cache, x, mask, span, write)[:, 0]
+
+
+def _blocks(
+    model: GPT, cache: KVCache, x: Tensor, mask: Tensor, span: int, write: Callable[[Tensor, Tensor], object]
+) -> Tensor:
+    """The logits from the embeddings of one id in every row, whose keys and values `write` puts into each buffer.
+
+    Shapes: x (B, 1, C), mask (B, 1, 1, span) -> (B, 1, V).
+    """
     for block, layer in zip(model.blocks, cache.layers, strict=True):
         assert isinstance(block, Block)
         query, key, value = block.attention.project(block.attention_norm(x))  # 3 x (B, H, 1, D)
-        layer.keys.index_copy_(2, at, key)
-        layer.values.index_copy_(2, at, value)
+        write(layer.keys, key)
+        write(layer.values, value)
         keys, values = layer.keys[:, :, :span], layer.values[:, :, :span]  # 2 x (B, H, span, D)
         y = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)  # (B, H, 1, D)
         x = x + block.attention.merge(y)  # (B, 1, C)
@@ -234,27 +261,6 @@ class GraphEngine(Engine):
 
 def _same_memory(one: Tensor, other: Tensor) -> bool:
     return one.data_ptr() == other.data_ptr() and one.shape == other.shape
-
-
-def slot_step(model: GPT, cache: KVCache, ids: Tensor, at: Tensor) -> Tensor:
-    """Computes the logits after one more id in every slot b and writes its keys and values at position `at[b]`.
-
-    Every shape is the same in every call, and so are the kernels: attention covers all n_positions, and the mask hides
-    those after `at`.
-    Shapes: ids and at (B,) int64 -> (B, V).
-    """
-    slots = torch.arange(len(ids), device=ids.device)  # (B,)
-    mask = (torch.arange(model.config.n_positions, device=ids.device) <= at[:, None])[:, None, None]  # (B, 1, 1, S)
-    x = (model.token_embedding(ids) + model.position_embedding(at))[:, None]  # (B, 1, C)
-    for block, layer in zip(model.blocks, cache.layers, strict=True):
-        assert isinstance(block, Block)
-        query, key, value = block.attention.project(block.attention_norm(x))  # 3 x (B, H, 1, D)
-        layer.keys[slots, :, at] = key[:, :, 0]
-        layer.values[slots, :, at] = value[:, :, 0]
-        y = F.scaled_dot_product_attention(query, layer.keys, layer.values, attn_mask=mask)  # (B, H, 1, D)
-        x = x + block.attention.merge(y)  # (B, 1, C)
-        x = x + block.mlp(block.mlp_norm(x))
-    return model.logits(model.final_norm(x))[:, 0]
 
 
 class CudaSlots(Slots):
