@@ -2,7 +2,7 @@
 
 import torch
 
-from minigpt.generation.batching.prefix_cache import PrefixCache
+from minigpt.generation.batching.batch import PrefixCache
 
 BLOCK = torch.zeros(4, dtype=torch.float32)  # 16 bytes
 
