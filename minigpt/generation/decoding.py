@@ -244,24 +244,20 @@ def describe(logits: Tensor, tokens: Tensor, alternatives: int | None) -> list[G
     """These tokens with the model's predictions for them, if requested: logits (B, V), tokens (B,) int64."""
     if alternatives is None:
         return [GeneratedToken(id) for id in tokens.tolist()]
-    return read_together([pack(logits, tokens, alternatives)])[0]
+    if logits.device.type != "cpu":
+        return read_together([pack(logits, tokens, alternatives)])[0]
+    return _tokens(*_predictions(logits, tokens, alternatives))
 
 
 def pack(logits: Tensor, tokens: Tensor, alternatives: int | None) -> Tensor:
     """What `describe` says, before it is read from the device: (B, 1) or, with k alternatives, (B, 4 + 2 k) int32.
 
-    The columns are the ids, the ranks and the alternatives' ids; then the bits of the float32 log-probabilities,
-    entropies and alternatives' log-probabilities.
+    The columns are integers, then the bits of float32 numbers.
     """
     if alternatives is None:
         return tokens[:, None].int()
-    logprobs = logits.float().log_softmax(dim=-1)  # (B, V)
-    logprob = logprobs.gather(1, tokens.clamp(min=0)[:, None])  # (B, 1); a token may be UNDECIDED
-    top = logprobs.topk(min(alternatives, logprobs.shape[1]), dim=-1)
-    entropy = torch.special.entr(logprobs.exp()).sum(dim=-1, keepdim=True)  # (B, 1)
-    ranks = (logprobs > logprob).sum(dim=-1, keepdim=True)  # (B, 1)
-    integers = torch.cat([tokens[:, None], ranks, top.indices], dim=1).int()
-    return torch.cat([integers, torch.cat([logprob, entropy, top.values], dim=1).view(torch.int32)], dim=1)
+    integers, numbers = _predictions(logits, tokens, alternatives)
+    return torch.cat([integers.int(), numbers.view(torch.int32)], dim=1)
 
 
 def read_together(packed: Sequence[Tensor]) -> list[list[GeneratedToken]]:
@@ -275,7 +271,20 @@ def _unpack(packed: Tensor) -> list[GeneratedToken]:
     if packed.shape[1] == 1:
         return [GeneratedToken(id) for id in packed.flatten().tolist()]
     integers, bits = packed.chunk(2, dim=1)
-    numbers = bits.contiguous().view(torch.float32)
+    return _tokens(integers, bits.contiguous().view(torch.float32))
+
+
+def _predictions(logits: Tensor, tokens: Tensor, alternatives: int) -> tuple[Tensor, Tensor]:
+    """Ids, ranks and the alternatives' ids; log-probabilities, entropies and the alternatives': (B, 2 + k) twice."""
+    logprobs = logits.float().log_softmax(dim=-1)  # (B, V)
+    logprob = logprobs.gather(1, tokens.clamp(min=0)[:, None])  # (B, 1); a token may be UNDECIDED
+    top = logprobs.topk(min(alternatives, logprobs.shape[1]), dim=-1)
+    entropy = torch.special.entr(logprobs.exp()).sum(dim=-1, keepdim=True)  # (B, 1)
+    ranks = (logprobs > logprob).sum(dim=-1, keepdim=True)  # (B, 1)
+    return torch.cat([tokens[:, None], ranks, top.indices], dim=1), torch.cat([logprob, entropy, top.values], dim=1)
+
+
+def _tokens(integers: Tensor, numbers: Tensor) -> list[GeneratedToken]:
     return [
         GeneratedToken(id, logprob, tuple(zip(top_ids, top_logprobs, strict=True)), entropy, rank)
         for (id, rank, *top_ids), (logprob, entropy, *top_logprobs) in zip(

@@ -20,6 +20,7 @@ class ModelRunner:
 
     def __init__(self, model: GPT, rows: int) -> None:
         self.model = model
+        self.device = model.token_embedding.weight.device  # of the logits
         self.cache = self._new_cache(rows)
 
     def _new_cache(self, rows: int) -> KVCache:
@@ -31,11 +32,6 @@ class ModelRunner:
         """The device, the dtype and the implementation, in a few words."""
         weight = self.model.token_embedding.weight
         return f"{weight.device}, {str(weight.dtype).removeprefix('torch.')}, {self.implementation}"
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the logits."""
-        return self.model.token_embedding.weight.device
 
     @property
     def n_positions(self) -> int:
