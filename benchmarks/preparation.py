@@ -99,7 +99,7 @@ def make(megabytes: int, out: Path, texts: list[Path]) -> None:
 def command(name: str, corpus: Path, out: Path, others: str) -> list[str]:
     """The command that tokenizes a corpus with a program."""
     if name == "minigpt":
-        arguments = ["train", str(corpus), "--shards", "on", "--tokenizer", "gpt2", "--prepare"]
+        arguments = ["train", str(corpus), "--tokenizer", "gpt2", "--prepare"]
         return [sys.executable, "-m", "minigpt", *arguments]
     script = out / f"{name}.py"
     script.write_text(NANOGPT if name == "nanogpt" else LITGPT)
@@ -166,8 +166,8 @@ def measure(corpus: Path, rounds: int, others: str, only: list[str], folder: Pat
 
 
 def token_hashes(cache: Path) -> dict[str, str]:
-    """The hash of every shard."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(cache.rglob("0*.bin"))}
+    """The hash of every file of tokens."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(cache.rglob("*.bin"))}
 
 
 def interrupt(corpus: Path, kills: int, folder: Path) -> None:

@@ -84,21 +84,22 @@ def exchange(world: Any, count: int, device: Any, synchronize: Any) -> float:
 
 def measure(job: dict[str, Any], processes: int) -> dict[str, Any]:
     """Runs one measurement with this number of processes; returns the figures of the main process."""
-    from minigpt.training.rendezvous import rendezvous
+    from minigpt.training.launchers import environment_of
 
-    store, environments = rendezvous(processes) if processes > 1 else (None, [{}])
-    count = str(job["threads"])
+    folder, count = tempfile.TemporaryDirectory(), str(job["threads"])
     workers = [
         subprocess.Popen(
             [sys.executable, __file__, "--worker", json.dumps(job)],
-            env=os.environ | environment | {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count},
+            env=os.environ
+            | (environment_of(rank, processes, Path(folder.name) / "store") if processes > 1 else {})
+            | {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count},
             stdout=subprocess.PIPE,
             text=True,
         )
-        for environment in environments
+        for rank in range(processes)
     ]
     answers = [worker.communicate()[0] for worker in workers]
-    del store
+    folder.cleanup()
     if any(worker.returncode for worker in workers):
         raise SystemExit(f"{processes} processes could not train; the reason is printed above")
     return json.loads(answers[0].splitlines()[-1])

@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib.util
+import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -46,7 +47,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
             "importers"
         ),
         "inspection": "errors optional_packages pages config device model tokenizer data storage evaluation",
-        "corpus_report": "errors config model tokenizer data evaluation",
+        "corpus_report": "errors optional_packages config model tokenizer data evaluation",
         "training": (
             "errors seeds cores config device threads model native tokenizer data storage generation evaluation "
             "inspection"
@@ -325,3 +326,8 @@ def test_a_call_that_belongs_to_a_program_is_seen(source: str) -> None:
 
 def test_printing_to_a_string_is_no_print() -> None:
     assert terminal_calls("printer.print('x')\nsys.stdout.flush()") == []
+
+
+def test_every_error_is_made_where_it_is_raised() -> None:
+    """One that is raised again keeps the frames of every time, and what is in them."""
+    assert [name for name, source in SOURCES.items() if re.search(r"raise _?[A-Z][A-Z_]+\b(?!\()", source)] == []

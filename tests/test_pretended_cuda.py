@@ -26,8 +26,8 @@ from minigpt.generation.engines.slots import Slots
 from minigpt.model.gpt import GPT
 from minigpt.training.events import Saved, Step
 from minigpt.training.fine_tuning import apply_fine_tuning
-from minigpt.training.gradients import zero_if
 from minigpt.training.loop import train
+from minigpt.training.step import zero_if
 
 reason = reason_to_skip()
 pytestmark = [

@@ -13,8 +13,8 @@ from minigpt.tokenizer.display import visible
 from minigpt.units import size
 
 if TYPE_CHECKING:
+    from minigpt.evaluation.documents import Origin
     from minigpt.evaluation.memorization.index import CopiedRun, Memorization, MemorizationIndex
-    from minigpt.evaluation.memorization.training_text import Origin
     from minigpt.storage.checkpoint import Checkpoint
 
 

@@ -40,7 +40,7 @@ def evaluate_texts(
     from minigpt.cli.render.console import progress_bar
     from minigpt.data.corpus import Corpus
     from minigpt.data.sources import scan
-    from minigpt.evaluation.documents import document_labels, document_stream
+    from minigpt.evaluation.documents import document_origins, document_stream
     from minigpt.evaluation.training_corpus import training_overlap
 
     found = scan(sources, text_key=reading.text_key, encoding=reading.encoding, encoding_errors=reading.encoding_errors)
@@ -58,7 +58,7 @@ def evaluate_texts(
     if scored is not None:
         scored = np.insert(scored[: len(stream) - 1], 0, False)
     parts = _break_down(checkpoint, stream, scored, options, by_position, notes)
-    return document_labels(found)[: options.limit], parts
+    return [origin.label for origin in document_origins(found, 0)[: options.limit]], parts
 
 
 def evaluate_held_out(

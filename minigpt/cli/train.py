@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minigpt.cli.completion import complete_from, complete_runs
-from minigpt.cli.joined_world import continues, joined_world, share_job, train_with_main
+from minigpt.cli.joined_world import joined_world, share_job, train_with_main, was_restarted
 from minigpt.cli.launch import check_count
 from minigpt.cli.options import CheckpointsOption, names_of, settings_options
 from minigpt.cli.render.terminal import note, write
@@ -164,7 +164,7 @@ def train(
                     prepare(
                         request,
                         resume=resume,
-                        restarted=not resume and continues(world, resume=False),
+                        restarted=not resume and was_restarted(world),
                         processes=world.size,
                         local_processes=world.local_size,
                         progress=display.progress,
@@ -192,10 +192,8 @@ def _prepare(request: "Request", *, alone: bool) -> None:
     if options.base is not None:
         raise ConfigError("--prepare cannot be combined with --from; --tokenizer names the tokenizer")
     with exiting_on_stops(), PreparationDisplay(console()) as display:
-        corpus = display.follow(
-            read_corpus(request.sources, options.tokenizer, options.reading, display.progress, whole=True)
-        )
-    write(f"{size(corpus.n_train_bytes)} of text, {corpus.n_train_tokens:,} tokens of {corpus.tokenizer.name}")
+        corpus = display.follow(read_corpus(request.sources, options.tokenizer, options.reading, display.progress))
+    write(f"{size(corpus.train_bytes)} of text, {len(corpus.train):,} tokens of {corpus.tokenizer.name}")
     note(f"the tokens are in {corpus.path}")
 
 

@@ -45,19 +45,11 @@ class ReadingConfig(Settings):
         group="Text",
     )
     deduplicate: bool = setting(False, "drop documents that are equal to an earlier one", group="Text")
-    shards: Literal["auto", "on", "off"] = setting(
-        "auto",
-        "tokenize the text in shards, most of them beside training; auto: texts above 512 MB, --mix and --deduplicate",
-        group="Text",
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.text_key:
             raise ConfigError(f"text_key ({self.text_key!r}) must name a field")
-        for name in ("mix", "deduplicate"):
-            if getattr(self, name) and self.shards == "off":
-                raise ConfigError(f"shards (off) cannot be combined with {name}, which needs a text in shards")
         _check_encoding(self.encoding)
 
 

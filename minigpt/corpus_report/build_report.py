@@ -1,23 +1,24 @@
 """Builds the report on a text, in bounded memory."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from minigpt.corpus_report.characters import Characters
-from minigpt.corpus_report.duplicates import find_duplicates
-from minigpt.corpus_report.held_out import differences
+from minigpt.corpus_report.duplicates import find_duplicates, find_examples
 from minigpt.corpus_report.issues import Issue, find_issues
-from minigpt.corpus_report.languages import language_shares
+from minigpt.corpus_report.languages import differences, language_shares
 from minigpt.corpus_report.locations import Location, find_passages
-from minigpt.corpus_report.near_duplicates import Excerpt, find_examples, first_difference
-from minigpt.corpus_report.overlap import find_overlap
-from minigpt.corpus_report.repeats import MOST_BYTES, find_repeat
-from minigpt.corpus_report.report import Compression, Passage, Report, search_key
+from minigpt.corpus_report.near_duplicates import Excerpt, first_difference
+from minigpt.corpus_report.repeats import MOST_BYTES, Overlap, find_overlap, find_repeat
+from minigpt.corpus_report.report import Compression, Passage, Report
 from minigpt.data.sources import BLOCK_SIZE, Piece, Scan
 from minigpt.data.split import ValidationSplit
+from minigpt.errors import MissingPackageError
 from minigpt.evaluation.baselines import Baseline, ByteStream, all_baselines, model_baseline
 from minigpt.evaluation.even_sample import even_sample
 from minigpt.evaluation.ngrams import BOUNDARY
 from minigpt.model.gpt import GPT
+from minigpt.optional_packages import check_installed
 from minigpt.tokenizer.bpe_training import requested_vocab_size
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
@@ -27,6 +28,7 @@ StageProgress = Callable[[str, int, int], None]  # the current stage, bytes done
 _MOST_TRAIN, _MOST_VALIDATION = 2**25, 2**24  # bytes of each part kept in memory
 _TOKENIZER_TRAIN, _TOKENIZER_TEXT = 2**23, 2**20  # bytes that tokenizers are trained on, and measured on
 _TOKENIZER_CHUNK = 2**16  # bytes; Hugging Face's trainer needs a hundred times the memory of each text
+_EXAMPLE_LENGTH = 160  # characters of a duplicate
 _MOST_PASSAGE = 2000  # bytes of a passage that are searched for
 _N_BASELINES = 7
 
@@ -45,24 +47,29 @@ def build_report(
     `found` is a scan with `encoding_errors="replace"`, so that invalid bytes do not end it; `encoding_errors` is what
     training would use. The text is split as training would split it. `model` (name, model, tokenizer) is measured
     in addition to the baselines; it must not have seen the text.
+    Without the packages of the extra `corpus`, it has no languages, repeats and leakage, and says so.
     Raises: ConfigError and TokenizerError for invalid settings.
     """
     for spec in tokenizers:
         requested_vocab_size(spec)
     issues, characters = _read_characters(found, progress)
-    duplicates, near = find_duplicates(
-        _with_progress(found.pieces(), "finding duplicates", found.text_bytes, progress), found.n_documents
-    )
+    duplicates, near = find_duplicates(_pieces(found, "finding duplicates", progress), found.n_documents)
     validation_split = ValidationSplit.plan(found, validation_fraction)
     split = _SplitText(found, validation_split, progress)
-    overlap = find_overlap(split.validation, _train_text(found, validation_split, progress), BOUNDARY)
-    progress("finding the longest repeat", 0, 1)
+    not_measured, overlap, repeat = _missing_packages(), Overlap(), None
     searched = even_sample(split.all, MOST_BYTES)
-    repeat = find_repeat(searched)
+    if not not_measured:
+        parts = validation_split.apply(_pieces(found, "comparing the two parts", progress))
+        train = (_byte_stream(text) for part, text in parts if part == "train")
+        overlap = find_overlap(split.validation, train, BOUNDARY)
+        progress("finding the longest repeat", 0, 1)
+        repeat = find_repeat(searched)
     repeated = searched[repeat.first : repeat.first + repeat.length] if repeat else b""
     shared = split.validation[overlap.start : overlap.start + overlap.length]
-    examples = [key for kind in duplicates if (key := search_key(kind.example))]
-    pair = find_examples(_with_progress(found.pieces(), "finding near-duplicates", found.text_bytes, progress), near)
+    hashes = {*near.examples, *(each.example_hash for each in duplicates if each.example_hash is not None)}
+    texts = find_examples(_pieces(found, "finding examples", progress), hashes)
+    examples = ["" if each.example_hash is None else _longest_line(texts[each.example_hash]) for each in duplicates]
+    pair = [texts[each] for each in near.examples]
     excerpts = first_difference(*pair) if pair else ()
     lines = [excerpt.line for excerpt in excerpts]
     locations = find_passages(found, [*examples, *lines, _beginning(repeated), _beginning(shared)])
@@ -70,6 +77,7 @@ def build_report(
         files=tuple(file.name for file in found.files),
         encoding_errors=encoding_errors,
         skipped=found.skipped,
+        not_measured=not_measured,
         text_bytes=found.text_bytes,
         documents=found.n_documents,
         characters=characters.total,
@@ -80,10 +88,12 @@ def build_report(
         scripts=characters.scripts(),
         languages=language_shares(split.all),
         issues=issues,
-        duplicates=duplicates,
+        duplicates=[
+            replace(each, example=line, locations=tuple(locations.get(line, ())))
+            for each, line in zip(duplicates, examples, strict=True)
+        ],
         near_duplicates=near,
-        near_duplicate_passages=tuple(_near_duplicate_passages(excerpts, pair or (), locations)),
-        duplicate_locations={key: tuple(locations[key]) for key in examples},
+        near_duplicate_passages=tuple(_near_duplicate_passages(excerpts, pair, locations)),
         repeat=repeat,
         repeat_passage=_passage(repeated, locations),
         repeat_bytes=len(searched),
@@ -96,6 +106,15 @@ def build_report(
         compressions=list(_compressions(tokenizers, split, progress)),
         baselines=list(_baselines(split, model, progress)),
     )
+
+
+def _missing_packages() -> str:
+    """A sentence on the packages that are missing and on what is not measured without them, or nothing."""
+    try:
+        check_installed("measuring languages, repeated passages and leakage", "py3langid", "pydivsufsort")
+    except MissingPackageError as error:
+        return str(error)
+    return ""
 
 
 class _Sample:
@@ -125,7 +144,7 @@ class _SplitText:
         self.train_bytes = self.validation_bytes = 0
 
         def pieces() -> Iterator[Piece]:
-            for piece, ends_document in _with_progress(found.pieces(), "splitting", found.text_bytes, progress):
+            for piece, ends_document in _pieces(found, "splitting", progress):
                 everything.offer(piece.encode() + bytes([BOUNDARY]) * ends_document)
                 yield piece, ends_document
 
@@ -152,17 +171,13 @@ def _read_characters(found: Scan, progress: StageProgress) -> tuple[list[Issue],
     return find_issues(found, advance)
 
 
-def _with_progress(pieces: Iterable[Piece], stage: str, total: int, progress: StageProgress) -> Iterator[Piece]:
+def _pieces(found: Scan, stage: str, progress: StageProgress) -> Iterator[Piece]:
+    """Reads the text again, as one stage of the report."""
     done = 0
-    for piece, ends_document in pieces:
+    for piece, ends_document in found.pieces():
         yield piece, ends_document
         done += len(piece.encode())
-        progress(stage, done, max(done, total))
-
-
-def _train_text(found: Scan, validation_split: ValidationSplit, progress: StageProgress) -> Iterator[bytes]:
-    pieces = _with_progress(found.pieces(), "comparing the two parts", found.text_bytes, progress)
-    return (_byte_stream(text) for part, text in validation_split.apply(pieces) if part == "train")
+        progress(stage, done, max(done, found.text_bytes))
 
 
 def _byte_stream(text: str) -> ByteStream:
@@ -204,6 +219,11 @@ def _baselines(
     if model is not None:
         progress(f"measuring {model[0]}", 0, 1)
         yield model_baseline(*model, split.validation, split.validation_bytes)
+
+
+def _longest_line(text: str) -> str:
+    """The longest line at the beginning of a duplicate: line endings between lines may differ in its file."""
+    return max(text[:_EXAMPLE_LENGTH].splitlines(), key=len, default="").strip()
 
 
 def _beginning(passage: bytes) -> str:

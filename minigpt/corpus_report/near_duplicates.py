@@ -7,15 +7,14 @@ Source: Broder 1997; Leskovec et al., Mining of Massive Datasets, 3.4.
 
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
 
-from minigpt.corpus_report.units import Unit, read_units
-from minigpt.data.sources import Piece
+from minigpt.corpus_report.units import Unit
 from minigpt.evaluation.memorization.words import UNIT, has_spaceless, split
 
 SHINGLE = 5  # words, or characters of scripts without spaces
@@ -40,7 +39,7 @@ Signature = npt.NDArray[np.uint32]
 class NearDuplicateStats:
     """How many of the compared units nearly repeat an earlier one.
 
-    `examples` are the hashes of the most similar pair, with which `find_examples` finds their texts again;
+    `examples` are the hashes of the most similar pair, or none, with which `find_examples` finds their texts again;
     `similarity` is the estimated Jaccard similarity of that pair.
     """
 
@@ -48,7 +47,7 @@ class NearDuplicateStats:
     units: int
     duplicates: int
     sampled_fraction: float
-    examples: tuple[int, int] | None
+    examples: tuple[int, ...]
     similarity: float
 
 
@@ -60,13 +59,6 @@ class Excerpt:
     line: str
 
 
-@dataclass(frozen=True)
-class _SignedUnit:
-    hash: int
-    sampling_hash: int  # near-duplicates mostly share it
-    signature: Signature
-
-
 class NearDuplicateFinder:
     """Compares units of one kind in bounded memory.
 
@@ -75,22 +67,18 @@ class NearDuplicateFinder:
 
     def __init__(self, kind: str) -> None:
         self.kind, self.halvings = kind, 0
-        self.units: list[_SignedUnit] = []
+        self.units: list[tuple[int, Signature]] = []  # the hash and the signature of each
 
     def add(self, unit: Unit) -> None:
         shingles = _shingles(unit.text)
         if shingles is None:
             return
-        sampling_hash = int((_FACTORS[0] * shingles + _TERMS[0]).min() >> np.uint64(8))
-        if not sampling_hash & self._mask:
-            self.units.append(_SignedUnit(unit.hash, sampling_hash, _signature(shingles)))
+        signature = _signature(shingles)
+        if not int(signature[0]) % (1 << self.halvings):
+            self.units.append((unit.hash, signature))
         if len(self.units) > _MOST_SIGNATURES:
             self.halvings += 1
-            self.units = [signed for signed in self.units if not signed.sampling_hash & self._mask]
-
-    @property
-    def _mask(self) -> int:
-        return (1 << self.halvings) - 1
+            self.units = [each for each in self.units if not int(each[1][0]) % (1 << self.halvings)]
 
     def result(self) -> NearDuplicateStats:
         pairs = _similar_pairs(self.units)
@@ -100,23 +88,9 @@ class NearDuplicateFinder:
             units=len(self.units),
             duplicates=len({right for _, _, right in pairs}),
             sampled_fraction=0.5**self.halvings,
-            examples=(self.units[left].hash, self.units[right].hash) if pairs else None,
+            examples=(self.units[left][0], self.units[right][0]) if pairs else (),
             similarity=similarity,
         )
-
-
-def find_examples(pieces: Iterable[Piece], near: NearDuplicateStats) -> tuple[str, str] | None:
-    """Reads the text again to find the most similar pair; None if there is none."""
-    if near.examples is None:
-        return None
-    texts: dict[int, str] = {}
-    for unit in read_units(pieces):
-        if unit.kind == near.kind and unit.hash in near.examples:
-            texts.setdefault(unit.hash, unit.text.decode())
-            if len(texts) == 2:
-                break
-    left, right = near.examples
-    return texts[left], texts[right]
 
 
 def first_difference(left: str, right: str) -> tuple[Excerpt, Excerpt]:
@@ -159,11 +133,11 @@ def _signature(shingles: npt.NDArray[np.uint64]) -> Signature:
     return ((_FACTORS * shingles + _TERMS) >> np.uint64(32)).min(axis=1).astype(np.uint32)
 
 
-def _similar_pairs(units: Sequence[_SignedUnit]) -> list[tuple[float, int, int]]:
+def _similar_pairs(units: Sequence[tuple[int, Signature]]) -> list[tuple[float, int, int]]:
     """The similarity and indices of near-duplicates that are adjacent when sorted by some band."""
     if not units:
         return []
-    signatures = np.stack([unit.signature for unit in units])
+    signatures = np.stack([signature for _, signature in units])
     bands = (signatures.reshape(len(units), _BANDS, -1) * _BAND_FACTORS).sum(axis=-1)  # (N, bands), a hash of each
     candidates: set[tuple[int, int]] = set()
     for band in bands.T:
@@ -173,6 +147,6 @@ def _similar_pairs(units: Sequence[_SignedUnit]) -> list[tuple[float, int, int]]
     pairs = []
     for left, right in candidates:
         similarity = float((signatures[left] == signatures[right]).mean())
-        if similarity >= MIN_SIMILARITY and units[left].hash != units[right].hash:
+        if similarity >= MIN_SIMILARITY and units[left][0] != units[right][0]:
             pairs.append((similarity, left, right))
     return pairs

@@ -1,12 +1,18 @@
-"""Finds the longest passage that occurs twice in a text."""
+"""Finds the longest passage that occurs twice in a text, and how much of a text also occurs in another.
 
+A suffix array sorts the positions of a text by what follows them, so equal windows are neighbors in it. The lengths of
+the prefixes that neighbors have in common then answer both questions.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from minigpt.corpus_report.window_hashes import WINDOW, Positions, WindowHashes
-
-MOST_BYTES = 2**24  # of a text to search: this takes 30 to 60 times as much memory
+WINDOW = 50  # bytes: windows of this length are hardly ever the same by chance
+MOST_BYTES = 2**24  # of a text to search, and of the other text that are searched together
 
 
 @dataclass(frozen=True)
@@ -25,80 +31,77 @@ class Repeat:
     @property
     def share(self) -> float:
         """The fraction of the windows that are repeated."""
-        return self.repeated / self.windows if self.windows else 0.0
+        return self.repeated / self.windows
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How many of a text's windows also occur in another, and its longest stretch of such windows.
+
+    Units: `start` and `length` are bytes of the text; a length of 0 means that no window is shared.
+    """
+
+    windows: int = 0
+    shared: int = 0
+    start: int = 0
+    length: int = 0
+
+    @property
+    def share(self) -> float:
+        """The fraction of the windows that are shared."""
+        return self.shared / self.windows if self.windows else 0.0
 
 
 def find_repeat(text: bytes, min_length: int = WINDOW) -> Repeat | None:
-    """The longest passage of at least `min_length` bytes that occurs twice in a text of at most MOST_BYTES, or None.
-
-    Every prefix of a repeated passage is repeated. So only the windows that are repeated at one length can be repeated
-    at a greater one: doubling finds a length that no passage has, and bisection the longest that one has.
-    """
-    assert len(text) <= MOST_BYTES
-    seed = 0  # a hash collision cannot hide a repeat but may fake one: then another seed is tried
-    while (found := _repeat_by_hashes(WindowHashes(text, seed), min_length)) and (
-        text[found.first : found.first + found.length] != text[found.second : found.second + found.length]
-    ):
-        seed += 1
-    return found
-
-
-def _repeat_by_hashes(hashed: WindowHashes, min_length: int) -> Repeat | None:
-    """The longest repeat, not verified: its two windows have equal hashes."""
-    n_repeated, candidates = _repeated(hashed, min_length)
-    if not n_repeated:
+    """The longest passage of at least `min_length` bytes that occurs twice in a text, the first of several, or None."""
+    order, common = _suffixes(text)
+    length = int(common.max(initial=0))
+    if length < min_length:
         return None
-    low, high = min_length, 2 * min_length
-    while len(longer := _extendable(hashed, candidates, high)[1]):
-        candidates, low, high = longer, high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        longer = _extendable(hashed, candidates, middle)[1]
-        if len(longer):
-            candidates, low = longer, middle
-        else:
-            high = middle
-    hashes = hashed.at(candidates, low)
-    first = int(candidates[0])
-    second = int(candidates[1:][hashes[1:] == hashes[0]][0])
-    return Repeat(low, first, second, len(hashed.preceding) - min_length, n_repeated)
+    longest = np.flatnonzero(common == length)
+    first = int(min(order[longest].min(), order[longest + 1].min()))
+    second = text.index(text[first : first + length], first + 1)
+    is_repeated = common >= min_length  # as the next in the order
+    is_repeated[1:] |= is_repeated[:-1].copy()
+    return Repeat(length, first, second, len(text) - min_length + 1, int(is_repeated.sum()))
 
 
-def _repeated(hashed: WindowHashes, length: int) -> tuple[int, Positions]:
-    """The number of windows of this length that occur more than once, and the possible starts of a longest repeat.
+def find_overlap(text: bytes, other: Iterable[bytes], boundary: int, length: int = WINDOW) -> Overlap:
+    """Measures how much of `text` occurs in the pieces of `other`; windows with a `boundary` byte do not count."""
+    boundaries = np.cumsum(np.append(False, np.frombuffer(text, np.uint8) == boundary))
+    counted = boundaries[length:] == boundaries[:-length]
+    if not counted.any():
+        return Overlap()
+    shared = np.zeros(len(counted), dtype=bool)
+    pending = b""
+    for piece in other:
+        pending += piece
+        if len(pending) >= MOST_BYTES:
+            shared |= _shared(text, pending, length)
+            pending = pending[1 - length :]
+    shared = counted & (shared | _shared(text, pending, length))
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], shared.astype(np.int8), [0]])))
+    if not len(edges):
+        return Overlap(int(counted.sum()))
+    starts, runs = edges[::2], edges[1::2] - edges[::2]
+    longest = int(runs.argmax())
+    return Overlap(int(counted.sum()), int(shared.sum()), int(starts[longest]), int(runs[longest]) + length - 1)
 
-    To save memory, the windows are divided into eight parts by their hashes. Equal windows are in the same part.
-    """
-    half_hashes = np.empty(max(0, len(hashed.preceding) - length), dtype=np.uint32)
-    for positions, hashes in hashed.all(length):
-        half_hashes[positions] = hashes >> np.uint64(30)
-    ordered = np.sort(half_hashes)
-    repeated_halves = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    del ordered
-    repeated, found = 0, [np.empty(0, dtype=np.int64)]
-    for part in range(8) if len(repeated_halves) else ():
-        positions = np.flatnonzero(half_hashes >> np.uint32(29) == part)
-        indices = np.minimum(np.searchsorted(repeated_halves, half_hashes[positions]), len(repeated_halves) - 1)
-        is_candidate = repeated_halves[indices] == half_hashes[positions]
-        count, extendable = _extendable(hashed, positions[is_candidate], length)
-        repeated += count
-        found.append(extendable)
-    return repeated, np.sort(np.concatenate(found))
+
+def _shared(text: bytes, other: bytes, length: int) -> npt.NDArray[np.bool_]:
+    """Which windows of `text` occur in `other`. Shapes: (windows,)."""
+    order, common = _suffixes(text + other)
+    group = np.cumsum(np.append(False, common[:-1] < length), dtype=np.int32)  # of equal windows, in the order
+    is_in_other = np.zeros(len(group), dtype=bool)  # by group
+    is_in_other[group[order >= len(text)]] = True
+    shared = np.empty(len(group), dtype=bool)
+    shared[order] = is_in_other[group]
+    return shared[: len(text) - length + 1]
 
 
-def _extendable(hashed: WindowHashes, candidates: Positions, length: int) -> tuple[int, Positions]:
-    """The number of candidates of this length that occur more than once, and their positions after different bytes.
+def _suffixes(text: bytes) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The suffix array of a text, and the bytes that each suffix in it has in common with the next. Shapes: (N,)."""
+    from pydivsufsort import divsufsort, kasai  # of the extra `corpus`
 
-    If all equal windows follow the same byte, a longer repeat begins one position earlier.
-    """
-    candidates = candidates[candidates + length < len(hashed.preceding)]
-    if not len(candidates):
-        return 0, candidates
-    hashes = hashed.at(candidates, length)
-    order = np.argsort(hashes, kind="stable")
-    ordered = hashes[order]
-    group_starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-    sizes = np.diff(np.append(group_starts, len(order)))
-    preceding = hashed.preceding[candidates[order]]
-    differs = np.minimum.reduceat(preceding, group_starts) != np.maximum.reduceat(preceding, group_starts)
-    return int(sizes[sizes > 1].sum()), np.sort(candidates[order[np.repeat(differs & (sizes > 1), sizes)]])
+    order = divsufsort(text)
+    return order, kasai(text, order)

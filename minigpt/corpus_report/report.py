@@ -1,5 +1,6 @@
 """The report on a text: its contents, its problems, and what to fix first."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minigpt.corpus_report.duplicates import DuplicateStats
@@ -7,8 +8,7 @@ from minigpt.corpus_report.issue_kinds import TRAILING, UNDECODABLE
 from minigpt.corpus_report.issues import Issue
 from minigpt.corpus_report.locations import Location
 from minigpt.corpus_report.near_duplicates import NearDuplicateStats
-from minigpt.corpus_report.overlap import Overlap
-from minigpt.corpus_report.repeats import Repeat
+from minigpt.corpus_report.repeats import Overlap, Repeat
 from minigpt.evaluation.baselines import Baseline
 
 # Below these, a finding is not worth fixing.
@@ -53,13 +53,13 @@ class Report:
 
     Units: bytes are UTF-8 bytes. `repeat_bytes` is how much of the text was searched for the longest repeat.
     `validation_sample_bytes` is how much of the held-out text was compared with the training text.
-    `encoding_errors` is what training would do with invalid bytes. `duplicate_locations` are by `search_key` of an
-    example.
+    `encoding_errors` is what training would do with invalid bytes.
     """
 
     files: tuple[str, ...]
     encoding_errors: str
     skipped: tuple[str, ...]
+    not_measured: str  # a sentence, if the packages of the extra `corpus` are missing
     text_bytes: int
     documents: int
     characters: int
@@ -73,7 +73,6 @@ class Report:
     duplicates: list[DuplicateStats]
     near_duplicates: NearDuplicateStats
     near_duplicate_passages: tuple[Passage, ...]  # the most similar pair
-    duplicate_locations: dict[str, tuple[Location, ...]]
     repeat: Repeat | None
     repeat_passage: Passage | None
     repeat_bytes: int
@@ -88,67 +87,51 @@ class Report:
 
     def findings(self) -> list[Finding]:
         """The findings that are worth fixing, the most serious first."""
+        return list(self._findings())
+
+    def _findings(self) -> Iterator[Finding]:
         stops = [issue for issue in self.issues if issue.kind == UNDECODABLE and self.encoding_errors == "strict"]
-        found = [_finding(issue) for issue in stops]
+        yield from map(_finding, stops)
         if self.text_bytes < _MIN_TEXT:
-            found.append(
-                Finding(
-                    f"the text has only {self.text_bytes:,} bytes",
-                    "half a megabyte is a good start; add more text, or fine-tune a trained model with --from",
-                )
+            yield Finding(
+                f"the text has only {self.text_bytes:,} bytes",
+                "half a megabyte is a good start; add more text, or fine-tune a trained model with --from",
             )
         if self.overlap.share >= _MIN_OVERLAP_SHARE:
-            found.append(
-                Finding(
-                    f"{self.overlap.share:.1%} of the held-out text also occurs in the training text",
-                    "the validation loss will look better than it is; remove duplicates before training",
-                )
+            yield Finding(
+                f"{self.overlap.share:.1%} of the held-out text also occurs in the training text",
+                "the validation loss will look better than it is; remove duplicates before training",
             )
         if self.held_out_differences:
-            found.append(
-                Finding(
-                    "the held-out text is of another kind than the training text: "
-                    f"{', '.join(self.held_out_differences)}",
-                    "the validation loss says little about the rest; give a larger --validation-fraction, or cut the "
-                    "text into at least 20 documents, of which some from all parts are held out",
-                )
+            yield Finding(
+                f"the held-out text is of another kind than the training text: {', '.join(self.held_out_differences)}",
+                "the validation loss says little about the rest; give a larger --validation-fraction, or cut the text "
+                "into at least 20 documents, of which some from all parts are held out",
             )
         for duplicates in self.duplicates:
             share = duplicates.duplicate_bytes / self.text_bytes
             if share >= _MIN_DUPLICATE_SHARE:
                 about = "about " if duplicates.sampled_fraction < 1 else ""
-                found.append(
-                    Finding(
-                        f"{about}{duplicates.duplicates:,} {duplicates.kind} are duplicates, {share:.1%} of the text",
-                        "a model memorizes what it sees often; keep one of each",
-                    )
+                yield Finding(
+                    f"{about}{duplicates.duplicates:,} {duplicates.kind} are duplicates, {share:.1%} of the text",
+                    "a model memorizes what it sees often; keep one of each",
                 )
                 break  # the lines of a duplicate paragraph are duplicates too
         for issue in self.issues:
             is_minor = issue.kind == TRAILING and issue.count < _MIN_TRAILING_SHARE * self.lines
             if issue not in stops and not is_minor:
-                found.append(_finding(issue))
+                yield _finding(issue)
         near = self.near_duplicates
         if near.units and near.duplicates / near.units >= _MIN_NEAR_DUPLICATE_SHARE:
-            found.append(
-                Finding(
-                    f"{near.duplicates / near.units:.1%} of the long {near.kind} are near-duplicates of another",
-                    "keep one of each, or keep all of them on one side of the train/validation split",
-                )
+            yield Finding(
+                f"{near.duplicates / near.units:.1%} of the long {near.kind} are near-duplicates of another",
+                "keep one of each, or keep all of them on one side of the train/validation split",
             )
         if self.repeat and self.repeat.length >= _MIN_REPEAT:
-            found.append(
-                Finding(
-                    f"a passage of {self.repeat.length:,} bytes occurs twice",
-                    "keep one of the two, unless the repetition belongs to the text",
-                )
+            yield Finding(
+                f"a passage of {self.repeat.length:,} bytes occurs twice",
+                "keep one of the two, unless the repetition belongs to the text",
             )
-        return found
-
-
-def search_key(example: str) -> str:
-    """The line of an example to search its file for, in which line endings and white space may differ."""
-    return max(example.splitlines(), key=len, default="").strip()
 
 
 def _finding(issue: Issue) -> Finding:

@@ -1,1 +1,1 @@
-"""Files to documents, token shards and batches."""
+"""Files to documents, tokens and batches."""

@@ -36,14 +36,14 @@ def windows(
 
     Shapes: (B, T + lookahead), B the number of rows, T = length.
     """
-    selected = select_rows(size, rows)
-    per_epoch = windows_per_epoch(len(tokens), length)
-    starts = np.empty(len(selected), dtype=np.int64)
-    for number, row in enumerate(selected):
-        epoch, index = divmod(step * size + row, per_epoch)
-        offset, order = _epoch(len(tokens), length, seed, epoch)
-        starts[number] = offset + order[index] * length
-    positions = (starts[:, None] + np.arange(length + lookahead)) % len(tokens)  # (B, T + lookahead)
+    starts = [_start(len(tokens), step * size + row, length, seed) for row in select_rows(size, rows)]
+    positions = (np.array(starts)[:, None] + np.arange(length + lookahead)) % len(tokens)  # (B, T + lookahead)
+    return tokens[positions].astype(np.int64)
+
+
+def window(tokens: npt.NDArray[Any], number: int, length: int, seed: int, lookahead: int = 1) -> npt.NDArray[np.int64]:
+    """The window of one sequence, by its number across all steps. Shapes: (T + lookahead,)."""
+    positions = (_start(len(tokens), number, length, seed) + np.arange(length + lookahead)) % len(tokens)
     return tokens[positions].astype(np.int64)
 
 
@@ -73,6 +73,13 @@ def add_noise(
 def select_rows(size: int, rows: range | None) -> range:
     """The numbers of these rows of a batch of `size`; None means all."""
     return range(size) if rows is None else rows
+
+
+def _start(n_tokens: int, number: int, length: int, seed: int) -> int:
+    """Where the window of a sequence starts on the ring."""
+    epoch, index = divmod(number, windows_per_epoch(n_tokens, length))
+    offset, order = _epoch(n_tokens, length, seed, epoch)
+    return offset + int(order[index]) * length
 
 
 @lru_cache(maxsize=4)

@@ -1,11 +1,11 @@
 """The corpus: a text as memory-mapped training and validation tokens, cached by its content."""
 
+import json
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, Self, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from minigpt.bounded_reading import read_json_value
-from minigpt.data import batches
+from minigpt.data import batches, mixture
 from minigpt.data.batches import UNSCORED
 from minigpt.data.corpus_cache import (
     FORMAT,
@@ -22,13 +22,15 @@ from minigpt.data.corpus_cache import (
     cache_root,
     map_speakers,
     map_tokens,
+    publish,
     resolve_tokenizer,
     write_corpus,
     writing_tokens,
 )
-from minigpt.data.shards import ByteProgress
+from minigpt.data.joined import JoinedArrays
 from minigpt.data.sources import Scan, scan
 from minigpt.data.split import Part, ValidationSplit
+from minigpt.data.token_writer import ByteProgress
 from minigpt.data.transcript import CHAT_TEMPLATE, ROLES, UNLEARNED, speaker_number
 from minigpt.errors import ConfigError, DataError
 from minigpt.seeds import mix_seed
@@ -40,6 +42,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 _PARTS: tuple[Part, ...] = get_args(Part)
 
 _COUNTED = 2**22  # tokens, to know how frequent each is
+_FEW_TOKENS = 2**28
 _SPARE = 8  # tokens read after a window for BPE-dropout, which may give fewer tokens
 
 
@@ -51,7 +54,8 @@ class Corpus:
     a conversation, `train_speakers` and `validation_speakers` are the numbers of the tokens' speakers, (N,) uint8 each
     (see `minigpt.data.transcript.Speakers`). Two corpora have the same `fingerprint` exactly if they have the same
     arrays. Byte counts are those of the text in UTF-8. `damaged_cache` is the folder whose tokens were damaged, so that
-    the text was tokenized again; None otherwise.
+    the text was tokenized again; None otherwise. In a mixture, `weights` are those of the texts, whose training tokens
+    are the arrays of `train`; else there are none.
     """
 
     path: Path
@@ -70,7 +74,7 @@ class Corpus:
     train_speakers: npt.NDArray[np.uint8] | None = None
     validation_speakers: npt.NDArray[np.uint8] | None = None
     damaged_cache: Path | None = None
-    grows: ClassVar[bool] = False  # whether training may have to wait for tokens
+    weights: tuple[float, ...] = ()
 
     @classmethod
     def build(
@@ -99,30 +103,92 @@ class Corpus:
             requested_vocab_size(tokenizer)  # reports a wrong name before a long scan
         if not isinstance(sources, Scan):
             sources = scan(sources, text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)
-        if sources.n_unlearned and not sources.has_speakers:
-            raise DataError(
-                f"messages with weight 0 ({sources.n_unlearned:,} here) can be read without being learned only where "
-                "every document is a conversation; train on the chat logs alone, or remove these messages"
-            )
-        split = ValidationSplit.plan(sources, validation_fraction)
+        return cls.mix(
+            [sources], (), tokenizer, cache=cache, validation_fraction=validation_fraction, progress=progress
+        )
+
+    @classmethod
+    def mix(
+        cls,
+        texts: Sequence[Scan],
+        weights: Sequence[float],
+        tokenizer: Tokenizer | str,
+        *,
+        cache: str | Path | None = None,
+        validation_fraction: float | None = None,
+        progress: ByteProgress | None = None,
+    ) -> Self:
+        """Like `build`, of several texts: each training sequence comes from one of them by its weight.
+
+        Without weights there is one text. The validation part has tokens of each text in proportion to its weight.
+
+        Raises: as `build`; ConfigError for a weight that is too small.
+        """
+        for text in texts:
+            _check_unlearned(text, is_mixed=bool(weights))
+        splits = [ValidationSplit.plan(text, validation_fraction) for text in texts]
         root = cache_root(cache)
-        counter = ProgressCounter(progress, sources.text_bytes)
+        counter = ProgressCounter(progress, sum(text.text_bytes for text in texts))
         with writing_tokens(root):
             if isinstance(tokenizer, str):
-                tokenizer = resolve_tokenizer(tokenizer, sources, split, root, counter)
-            if sources.n_conversations:
+                pairs = list(zip(texts, splits, strict=True))
+                tokenizer = resolve_tokenizer(tokenizer, pairs, weights or [1.0], root, counter)
+            if any(text.n_conversations for text in texts):
                 tokenizer = tokenizer.with_chat_template(CHAT_TEMPLATE)
-            fingerprint = corpus_fingerprint(sources, tokenizer, validation_fraction)
+            built = []
+            for text, split in zip(texts, splits, strict=True):
+                fingerprint = corpus_fingerprint([text], (), tokenizer, validation_fraction)
+                folder = root / "corpora" / fingerprint[:32]
+                damaged = None
+                corpus = cls._load_cached(folder)
+                if corpus is None:
+                    damaged = folder if folder.exists() else None
+                    write_corpus(folder, text, tokenizer, split, fingerprint, counter, cls.load)
+                    corpus = cls._open(folder, tokenizer)
+                # The cached text may have come from other files, with a tokenizer that differs in what the ids do not
+                # show.
+                names = tuple(file.name for file in text.files)
+                built.append(
+                    replace(corpus, tokenizer=tokenizer, sources=names, skipped=text.skipped, damaged_cache=damaged)
+                )
+            if not weights:
+                return built[0]
+            fingerprint = corpus_fingerprint(texts, weights, tokenizer, validation_fraction)
             folder = root / "corpora" / fingerprint[:32]
-            damaged = None
-            corpus = cls._load_cached(folder)
-            if corpus is None:
-                damaged = folder if folder.exists() else None
-                write_corpus(folder, sources, tokenizer, split, fingerprint, counter, cls.load)
-                corpus = cls._open(folder, tokenizer)
-        # The cached text may have come from other files, with a tokenizer that differs in what the ids do not show.
-        names = tuple(file.name for file in sources.files)
-        return replace(corpus, tokenizer=tokenizer, sources=names, skipped=sources.skipped, damaged_cache=damaged)
+            if cls._load_cached(folder) is None:
+                with publish(folder, cls.load) as temporary:
+                    record = {
+                        "format": FORMAT,
+                        "fingerprint": fingerprint,
+                        "mix": [[each.path.name, weight] for each, weight in zip(built, weights, strict=True)],
+                    }
+                    (temporary / "corpus.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+            return cls._joined(folder, fingerprint, built, tuple(weights))
+
+    @classmethod
+    def _joined(cls, folder: Path, fingerprint: str, texts: Sequence[Self], weights: tuple[float, ...]) -> Self:
+        """The mixture of these corpora, which is recorded in a folder."""
+        mixture.shares(weights)
+        first = texts[0]
+        validation = mixture.held_out([each.validation for each in texts], weights, first.tokenizer.end_of_text)
+        return replace(
+            first,
+            path=folder,
+            train=cast(Any, JoinedArrays([each.train for each in texts])),
+            validation=validation,
+            train_bytes=sum(each.train_bytes for each in texts),
+            validation_bytes=int(first.tokenizer.token_lengths[validation].sum()),
+            n_documents=sum(each.n_documents for each in texts),
+            held_out="documents of each text, by its weight" if len(validation) else "nothing",
+            sources=tuple(name for each in texts for name in each.sources),
+            skipped=tuple(name for each in texts for name in each.skipped),
+            source_hash=cache_key(*(each.source_hash for each in texts)),
+            fingerprint=fingerprint,
+            train_speakers=None,
+            validation_speakers=None,
+            damaged_cache=next((each.damaged_cache for each in texts if each.damaged_cache), None),
+            weights=weights,
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -152,6 +218,9 @@ class Corpus:
             record = read_json_value(folder / "corpus.json")
             if record.pop("format") != FORMAT:
                 raise ValueError("another format")
+            if "mix" in record:
+                texts = [cls.load(folder.parent / name) for name, _ in record["mix"]]
+                return cls._joined(folder, record["fingerprint"], texts, tuple(weight for _, weight in record["mix"]))
             tokenizer = tokenizer or Tokenizer.load(folder)
             hashes = record.pop("token_hashes")
             speaker_hashes = record.pop("speaker_hashes", None)  # only of conversations
@@ -197,18 +266,18 @@ class Corpus:
         """
         if bpe_dropout:
             spare = _SPARE + length // 8  # it is rare that a pre-token has fewer tokens than before
-            whole = self._windows(step, size, length, seed, rows, lookahead=1 + spare)
+            whole = self._windows(self.train, step, size, length, seed, rows, lookahead=1 + spare)
             first = np.uint64(mix_seed(seed, step))
             seeds = first + np.array(batches.select_rows(size, rows), dtype=np.uint64)
             sequences = self.bpe_dropout(whole, seeds, bpe_dropout, length + 1)
         else:
             spare = 0
-            whole = sequences = self._windows(step, size, length, seed, rows, lookahead=1)
+            whole = sequences = self._windows(self.train, step, size, length, seed, rows, lookahead=1)
         inputs, targets = batches.inputs_and_targets(sequences)
         if not self.scores_all(loss_on):
             if self.train_speakers is None:
                 raise self._not_a_chat_log(loss_on)
-            speakers = batches.windows(self.train_speakers, step, size, length, seed, rows, lookahead=1 + spare)
+            speakers = self._windows(self.train_speakers, step, size, length, seed, rows, lookahead=1 + spare)
             if bpe_dropout:
                 speakers = self.bpe_dropout.labels(whole, sequences, speakers)
             others = torch.from_numpy(~_is_scored(speakers[:, 1:], loss_on))
@@ -218,47 +287,29 @@ class Corpus:
         return inputs, targets
 
     def _windows(
-        self, step: int, size: int, length: int, seed: int, rows: range | None, lookahead: int
+        self, tokens: npt.NDArray[Any], step: int, size: int, length: int, seed: int, rows: range | None, lookahead: int
     ) -> npt.NDArray[np.int64]:
-        return batches.windows(self.train, step, size, length, seed, rows, lookahead)
+        if not self.weights:
+            return batches.windows(tokens, step, size, length, seed, rows, lookahead)
+        texts = cast(JoinedArrays, tokens).arrays
+        return mixture.windows(texts, self.weights, step, size, length, seed, rows, lookahead)
 
     def token_counts(self, vocab_size: int) -> Tensor:
         """How often each of the first `vocab_size` ids is in `train`, (V,) int64; of a long text, in a part of it.
 
         The part is evenly spaced and always the same.
         """
-        part = self.train[:: -(-len(self.train) // _COUNTED)]
+        n = len(self.train)
+        if n <= _FEW_TOKENS:
+            part = self.train[:: -(-n // _COUNTED)]
+        else:  # single tokens would read all of a file
+            size = _COUNTED // 256
+            part = np.concatenate([self.train[start : start + size] for start in range(0, n - size, n // 256)])
         return torch.from_numpy(np.bincount(part, minlength=vocab_size))
 
     def spelling_features(self, vocab_size: int) -> SpellingFeatures:
         """What the spellings of the first `vocab_size` tokens have in common."""
         return SpellingFeatures.of(self.tokenizer, vocab_size)
-
-    @property
-    def n_train_tokens(self) -> int:
-        """The number of tokens of the training part."""
-        return len(self.train)
-
-    @property
-    def n_train_bytes(self) -> int:
-        """The bytes of the training part."""
-        return self.train_bytes
-
-    def is_ready(self, step: int, size: int, length: int, seed: int) -> bool:  # noqa: ARG002
-        """Whether the tokens that a step needs are there; always, but for a corpus that is still written."""
-        return True
-
-    def snapshot(self) -> Self:
-        """The corpus with the tokens that are there now; its batches never wait for others."""
-        return self
-
-    def shards_done(self) -> str:
-        """How much of the text is tokenized, for a notice."""
-        return "all is tokenized"
-
-    def tokenizing(self) -> AbstractContextManager[None]:
-        """A block in which the rest of the text is tokenized, if it is not all there."""
-        return nullcontext()
 
     def check_bpe_dropout(self, probability: float) -> None:
         """Raises: TokenizerError for a probability above 0 with a tokenizer without merges."""
@@ -337,10 +388,24 @@ def _is_scored(speakers: npt.NDArray[Any], role: str) -> npt.NDArray[np.bool_]:
     return scored
 
 
-def corpus_fingerprint(scanned: Scan, tokenizer: Tokenizer, validation_fraction: float | None) -> str:
-    """The `fingerprint` of the corpus that `Corpus.build` makes of this text, without building it.
+def _check_unlearned(text: Scan, *, is_mixed: bool) -> None:
+    """Raises: DataError for messages that are read without being learned, where the speakers are not known."""
+    if text.n_unlearned and (is_mixed or not text.has_speakers):
+        raise DataError(
+            f"messages with weight 0 ({text.n_unlearned:,} here) can be read without being learned only where every "
+            "document is a conversation, and not in a mix; train on the chat logs alone, or remove these messages"
+        )
+
+
+def corpus_fingerprint(
+    texts: Sequence[Scan], weights: Sequence[float], tokenizer: Tokenizer, validation_fraction: float | None
+) -> str:
+    """The `fingerprint` of the corpus that `Corpus.mix` makes of these texts, without building it.
 
     Raises: ConfigError for a fraction out of bounds.
     """
-    split = ValidationSplit.plan(scanned, validation_fraction)
-    return cache_key(scanned.content_hash, tokenizer.fingerprint, *split.key)
+    own = [
+        cache_key(text.kept_hash, tokenizer.fingerprint, *ValidationSplit.plan(text, validation_fraction).key)
+        for text in texts
+    ]
+    return cache_key("mix", own, list(map(float, weights))) if weights else own[0]

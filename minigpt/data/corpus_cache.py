@@ -4,24 +4,36 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
 
-from minigpt.data.shards import ByteProgress, chunks, shard_path, speakers_path, token_type, write_shards
 from minigpt.data.sources import Scan
 from minigpt.data.split import Part, ValidationSplit
+from minigpt.data.token_writer import (
+    WRITTEN,
+    ByteProgress,
+    array_hash,
+    chunks,
+    hashed_blocks,
+    speakers_path,
+    token_type,
+    tokens_path,
+    write_tokens,
+)
 from minigpt.errors import DataError, MinigptError, TokenizerError, reason_of
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 FORMAT = 2  # of the cached files; increase it when they or the validation split change, to rebuild every cache
 TRAINING_SAMPLE = 50_000_000  # bytes of text that a tokenizer is trained on
-_VERIFIED_AT_ONCE = 2**21  # tokens
 _TRAINING_CHUNK = 2**16  # characters; Hugging Face's trainer uses a hundred times the memory of each text
 
 
@@ -74,19 +86,15 @@ def map_tokens(
     folder: Path, part: Part, tokenizer: Tokenizer, count: int, hashes: Mapping[str, str]
 ) -> npt.NDArray[Any]:
     """The memory-mapped tokens of one part; ValueError if they are not those that were written."""
-    path, dtype = shard_path(folder, part), token_type(tokenizer.vocab_size)
+    path, dtype = tokens_path(folder, part), token_type(tokenizer.vocab_size)
     if path.stat().st_size != count * dtype.itemsize:
         raise ValueError(f"{path} is damaged")
     if not count:  # an empty file cannot be mapped
         return np.empty(0, dtype)
     tokens: npt.NDArray[Any] = np.memmap(path, dtype=dtype, mode="r")
-    token_hash = hashlib.sha256()
-    for start in range(0, count, _VERIFIED_AT_ONCE):
-        block = tokens[start : start + _VERIFIED_AT_ONCE]
-        if block.max() >= tokenizer.vocab_size:
-            raise ValueError(f"{path} is damaged")
-        token_hash.update(block.data)
-    if hashes.get(part, token_hash.hexdigest()) != token_hash.hexdigest():
+    if array_hash(tokens) != hashes[part] or any(
+        block.max() >= tokenizer.vocab_size for block in hashed_blocks(tokens)
+    ):
         raise ValueError(f"{path} is damaged")
     return tokens
 
@@ -97,38 +105,45 @@ def map_speakers(folder: Path, part: Part, count: int, hashes: Mapping[str, str]
     if path.stat().st_size != count:
         raise ValueError(f"{path} is damaged")
     speakers: npt.NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r") if count else np.empty(0, np.uint8)
-    if hashlib.sha256(speakers.data).hexdigest() != hashes[part]:
+    if array_hash(speakers) != hashes[part]:
         raise ValueError(f"{path} is damaged")
     return speakers
 
 
 def resolve_tokenizer(
-    spec: str, scanned: Scan, split: ValidationSplit, root: Path, counter: ProgressCounter
-) -> Tokenizer:
-    """The tokenizer with this name; `chars` and `bpe:N` are trained on the training part and cached."""
+    spec: str, texts: Sequence[tuple[Scan, ValidationSplit]], weights: Sequence[float], root: Path,
+    counter: ProgressCounter,
+) -> Tokenizer:  # fmt: skip
+    """The tokenizer with this name; `chars` and `bpe:N` are trained on the training parts and cached.
+
+    Of several texts, each gives a part of the sample in proportion to its weight.
+    """
     if spec in ("gpt2", "bytes"):
         return Tokenizer.named(spec)
-    folder = root / "tokenizers" / cache_key(scanned.content_hash, spec, *split.key)[:32]
-    return trained_tokenizer(folder, spec, _training_texts(spec, scanned, split, counter))
-
-
-def trained_tokenizer(folder: Path, spec: str, texts: Iterable[str]) -> Tokenizer:
-    """The tokenizer in a folder of the cache; if there is none, it is trained on the texts and saved there."""
+    own = [part for scanned, split in texts for part in (scanned.kept_hash, *split.key)]
+    of_mix = weights if len(texts) > 1 else ()
+    folder = root / "tokenizers" / cache_key(spec, *own, *of_mix)[:32]
     try:
         return Tokenizer.load(folder)
     except TokenizerError:
-        tokenizer = Tokenizer.train(texts, spec)
+        sample = chain.from_iterable(
+            _training_texts(spec, scanned, split, weight / sum(weights), counter)
+            for (scanned, split), weight in zip(texts, weights, strict=True)
+        )
+        tokenizer = Tokenizer.train(sample, spec)
         with publish(folder, Tokenizer.load) as temporary:
             tokenizer.save(temporary)
         return tokenizer
 
 
-def _training_texts(spec: str, scanned: Scan, split: ValidationSplit, counter: ProgressCounter) -> Iterator[str]:
-    """The text to train a tokenizer on: the training part for `chars`, else an evenly spread sample of at most about
-    TRAINING_SAMPLE bytes.
+def _training_texts(
+    spec: str, scanned: Scan, split: ValidationSplit, of_sample: float, counter: ProgressCounter
+) -> Iterator[str]:
+    """The text to train a tokenizer on: the training part for `chars`, else this part of an evenly spread sample of at
+    most about TRAINING_SAMPLE bytes.
     """
     counter.total += scanned.text_bytes
-    share = 1.0 if spec == "chars" else min(1.0, TRAINING_SAMPLE / scanned.text_bytes)
+    share = 1.0 if spec == "chars" else min(1.0, of_sample * TRAINING_SAMPLE / scanned.text_bytes)
     taken = 0.0
     for part, text in chunks(split.apply(scanned.pieces()), _TRAINING_CHUNK):
         documents = text.split(END_OF_TEXT)
@@ -151,12 +166,15 @@ def write_corpus(
 ) -> None:
     """Tokenizes the text into a folder, which exists only when it is complete and `load` can read it.
 
+    After a kill or Ctrl-C, the next call continues with what is missing. One process at a time writes; the others wait.
     Raises: DataError if the text has changed since it was scanned; OSError.
     """
-    with publish(folder, load) as temporary:
+    with _continuing(folder, load) as partial:
+        if partial is None:
+            return
         pieces = split.apply(scanned.pieces(marked=True))
-        shards = write_shards(pieces, tokenizer, temporary, counter.advance, has_speakers=scanned.has_speakers)
-        train, validation = shards["train"], shards["validation"]
+        parts = write_tokens(pieces, tokenizer, partial, counter.advance, has_speakers=scanned.has_speakers)
+        train, validation = parts["train"], parts["validation"]
         record = {
             "format": FORMAT,
             "train_tokens": train.tokens,
@@ -168,14 +186,51 @@ def write_corpus(
             "validation_fraction": split.fraction,
             "sources": [file.name for file in scanned.files],
             "skipped": scanned.skipped,
-            "source_hash": scanned.content_hash,
+            "source_hash": scanned.kept_hash,
             "fingerprint": fingerprint,
-            "token_hashes": {part: shard.token_hash for part, shard in shards.items()},
+            "token_hashes": {
+                part: _file_hash(tokens_path(partial, part), token_type(tokenizer.vocab_size)) for part in parts
+            },
         }
         if scanned.has_speakers:
-            record["speaker_hashes"] = {part: shard.speaker_hash for part, shard in shards.items()}
-        tokenizer.save(temporary)
-        (temporary / "corpus.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+            record["speaker_hashes"] = {
+                part: _file_hash(speakers_path(partial, part), np.dtype(np.uint8)) for part in parts
+            }
+        tokenizer.save(partial)
+        (partial / "corpus.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _file_hash(path: Path, dtype: np.dtype[Any]) -> str:
+    return array_hash(np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.empty(0, dtype))
+
+
+@contextlib.contextmanager
+def _continuing(folder: Path, load: Callable[[Path], object]) -> Iterator[Path | None]:
+    """The folder in which a corpus is written, which becomes `folder` at the end; None if `load` can read that.
+
+    It is deleted on an error. If the process is killed or interrupted, what is recorded stays, to continue from.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial, damaged = (folder.with_name(f".{folder.name}.{kind}") for kind in ("partial", "damaged"))
+    locks = folder.parent.with_name("locks")
+    locks.mkdir(exist_ok=True)
+    with FileLock(locks / f"{folder.name}.lock"):
+        if _can_load(load, folder):
+            yield None
+            return
+        partial.mkdir(exist_ok=True)
+        try:
+            yield partial
+        except BaseException as error:
+            if isinstance(error, Exception) or not (partial / WRITTEN).exists():
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
+        (partial / WRITTEN).unlink(missing_ok=True)
+        shutil.rmtree(damaged, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(damaged)
+        partial.rename(folder)
+        shutil.rmtree(damaged, ignore_errors=True)
 
 
 @contextlib.contextmanager

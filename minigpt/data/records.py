@@ -150,17 +150,14 @@ def read_records(values: Iterable[JsonRecord], key: str, errors: str) -> Iterato
         yield record._replace(text=_without_surrogates(location, record.text, errors))
 
 
-def json_lines(
-    name: str, stream: BufferedReader | gzip.GzipFile, errors: str, *, is_start: bool = True
-) -> Iterator[JsonRecord]:
-    """The lines of a file, or of a part of one that is not at its start; lines of white space only are skipped.
+def json_lines(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[JsonRecord]:
+    """The lines of a file; lines of white space only are skipped.
 
     Raises: DataError for a line that cannot be decoded with `errors`, or is not JSON.
     """
-    start = skip_bom(name, stream) if is_start else 0
-    text = ""
+    start, text = skip_bom(name, stream), ""
     for number, line in enumerate(_lines(name, stream), 1):
-        is_first = is_start and not text
+        is_first = not text
         try:
             text = line.decode(errors=errors).rstrip()
             value = parse_json(text) if text else None

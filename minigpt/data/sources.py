@@ -6,16 +6,20 @@ Documents are yielded in pieces, so that no document has to fit into memory.
 import codecs
 import gzip
 import hashlib
+import json
+import os
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
-from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from minigpt.bounded_reading import read_json_value
 from minigpt.config import ReadingConfig
 from minigpt.data.chat_log import CONVERSATION_KEYS, conversation_fields, is_pair
-from minigpt.data.parquet import column_names, read_parquet
+from minigpt.data.parquet import read_parquet
 from minigpt.data.records import Record, json_form, json_lines, json_values, read_records
 from minigpt.data.skipped import shown
 from minigpt.data.source_files import (
@@ -27,6 +31,7 @@ from minigpt.data.source_files import (
     skip_bom,
     undecodable,
 )
+from minigpt.data.table import read_columns
 from minigpt.data.transcript import count_unlearned, unmarked
 from minigpt.errors import DataError
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
@@ -34,6 +39,9 @@ from minigpt.tokenizer.vocabulary import END_OF_TEXT
 BLOCK_SIZE = 2**20  # bytes per read
 MANY_DOCUMENTS = 4096  # a scan records the lengths of at most this many
 
+_REMEMBERED = 2**26  # bytes of files from which on the result of a scan is kept
+_MEASURED = ("text_bytes", "n_documents", "n_conversations", "n_unlearned", "document_lengths", "content_hash")
+_HASH_BYTES = 8  # of a document: among a billion different ones, one in 37 such texts is taken for another
 _MAX_BLANK = 2**25  # characters of white space before the first other character of a document
 _TEXT_END, _CONVERSATION_END = b"\xff", b"\xfe"  # bytes that never occur in UTF-8
 
@@ -56,6 +64,14 @@ class Scan:
     n_unlearned: int  # messages of these with weight 0
     document_lengths: tuple[int, ...]  # characters of the first MANY_DOCUMENTS documents
     content_hash: str
+    duplicates: tuple[int, ...] = ()  # the numbers of documents that are dropped, counted from 0; others count above
+
+    @property
+    def kept_hash(self) -> str:
+        """The hash of the documents that are not dropped."""
+        if not self.duplicates:
+            return self.content_hash
+        return hashlib.sha256(json.dumps([self.content_hash, *self.duplicates]).encode()).hexdigest()
 
     @property
     def has_speakers(self) -> bool:
@@ -69,8 +85,14 @@ class Scan:
         """
         digest = hashlib.sha256()
         found = _hashed(_documents(self.files, self.text_key, self.encoding_errors), digest)
+        duplicates, number = iter((*self.duplicates, -1)), 0
+        dropped = next(duplicates)
         for text, ends_document, is_conversation in found:
-            yield unmarked(text) if is_conversation and not marked else text, ends_document
+            if number != dropped:
+                yield unmarked(text) if is_conversation and not marked else text, ends_document
+            elif ends_document:
+                dropped = next(duplicates)
+            number += ends_document
         if digest.hexdigest() != self.content_hash:
             raise DataError(f"{self.files[0].name} or another file changed while it was read; run the command again")
 
@@ -86,6 +108,8 @@ def scan(
     text_key: str = "text",
     encoding: str = "utf-8",
     encoding_errors: str = "strict",
+    seen: set[bytes] | None = None,
+    cache: Path | None = None,
 ) -> Scan:
     """Finds the files of these sources and reads them once, in constant memory, to measure their text.
 
@@ -95,6 +119,10 @@ def scan(
     `.parquet` with the column `text_key`. The literal "<|endoftext|>" separates documents; documents of white space
     only are skipped.
 
+    With `seen`, the hashes of other documents, documents that are equal to one of these or to an earlier one of this
+    text are dropped, and the hashes of the rest are added. In the folder `cache`, the result for a large text is kept
+    under the paths, sizes and times of change of its files, so that it is not read again to be recognized.
+
     Raises: DataError for a source that is missing, has no text, or cannot be decoded; ConfigError for an unknown
     `encoding` or `encoding_errors`.
     """
@@ -102,37 +130,90 @@ def scan(
     several = [sources] if isinstance(sources, str | Path) else sources
     files, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
     notes += notes_on_records(files, text_key)
-    digest = hashlib.sha256()
-    lengths = array("q")
-    length, text_bytes, n_documents, n_conversations, n_unlearned = 0, 0, 0, 0, 0
-    for piece, ends, is_conversation in _hashed(_documents(files, text_key, encoding_errors), digest):
-        text_bytes += len(piece.encode())
-        length += len(piece)
-        if ends:
-            n_documents += 1
-            n_conversations += is_conversation
-            n_unlearned += count_unlearned(piece) if is_conversation else 0
-            if len(lengths) < MANY_DOCUMENTS:
-                lengths.append(length)
-            length = 0
-    if not n_documents:
-        what = f"{files[0].name} contains" if len(files) == 1 else f"the {len(files)} files contain"
-        raise DataError(f"{what} no text; give a file with text")
-    if n_unlearned:
-        notes.append(f"messages with weight 0, which are read but not learned: {n_unlearned:,}")
+    path = None if cache is None or seen is not None else _remembered_path(cache, files, reading)
+    measured = None if path is None else _remembered(path)
+    if measured is None:
+        measured = _measure(files, reading, seen)
+        if path is not None:
+            _remember(path, measured)
+    if measured["n_unlearned"]:
+        notes.append(f"messages with weight 0, which are read but not learned: {measured['n_unlearned']:,}")
     return Scan(
         files=tuple(files),
         skipped=tuple(skipped),
         notes=tuple(notes),
         text_key=text_key,
         encoding_errors=encoding_errors,
-        text_bytes=text_bytes,
-        n_documents=n_documents,
-        n_conversations=n_conversations,
-        n_unlearned=n_unlearned,
-        document_lengths=tuple(lengths),
-        content_hash=digest.hexdigest(),
+        **measured,
     )
+
+
+def _measure(files: Sequence[SourceFile], reading: ReadingConfig, seen: set[bytes] | None) -> dict[str, Any]:
+    """Reads the files: the fields of `Scan` that describe their text.
+
+    Raises: DataError for a text without characters, and as `scan`.
+    """
+    digest, of_document = hashlib.sha256(), hashlib.blake2b(digest_size=_HASH_BYTES)
+    lengths, duplicates = array("q"), array("q")
+    number = size = length = text_bytes = n_conversations = n_unlearned = 0
+    for piece, ends, is_conversation in _hashed(_documents(files, reading.text_key, reading.encoding_errors), digest):
+        encoded = piece.encode()
+        size += len(encoded)
+        length += len(piece)
+        if seen is not None:
+            of_document.update(encoded)
+        if not ends:
+            continue
+        if seen is not None and (own := of_document.digest()) in seen:
+            duplicates.append(number)
+        else:
+            if seen is not None:
+                seen.add(own)
+            text_bytes += size
+            n_conversations += is_conversation
+            n_unlearned += count_unlearned(piece) if is_conversation else 0
+            if len(lengths) < MANY_DOCUMENTS:
+                lengths.append(length)
+        number, size, length = number + 1, 0, 0
+        of_document = hashlib.blake2b(digest_size=_HASH_BYTES)
+    if number == len(duplicates):
+        what = f"{files[0].name} contains" if len(files) == 1 else f"the {len(files)} files contain"
+        raise DataError(f"{what} {'only documents of other texts' if number else 'no text'}; give a file with text")
+    return {
+        "text_bytes": text_bytes,
+        "n_documents": number - len(duplicates),
+        "n_conversations": n_conversations,
+        "n_unlearned": n_unlearned,
+        "document_lengths": tuple(lengths),
+        "content_hash": digest.hexdigest(),
+        "duplicates": tuple(duplicates),
+    }
+
+
+def _remembered_path(cache: Path, files: Sequence[SourceFile], reading: ReadingConfig) -> Path | None:
+    """The file that keeps the result of a scan of these files; None for a small text."""
+    found = [(file, file.stat()) for file in files]
+    if sum(status.st_size for _, status in found) < _REMEMBERED or any(str(file.path) != file.name for file in files):
+        return None  # copies of pipes and documents have other paths each time
+    key = [[os.path.realpath(file.path), *file.decoding, status.st_size, status.st_mtime_ns] for file, status in found]
+    named = json.dumps([_MEASURED, reading.text_key, reading.encoding_errors, key]).encode()
+    return cache / "scans" / f"{hashlib.sha256(named).hexdigest()[:32]}.json"
+
+
+def _remembered(path: Path) -> dict[str, Any] | None:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        measured = read_json_value(path)
+        return {name: measured[name] for name in _MEASURED} | {"document_lengths": tuple(measured["document_lengths"])}
+    return None
+
+
+def _remember(path: Path, measured: dict[str, Any]) -> None:
+    """Keeps a result; a cache that cannot be written costs time only."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps({name: measured[name] for name in _MEASURED}), encoding="utf-8")
+        temporary.replace(path)
 
 
 def _hashed(found: Iterable[Document], digest: "hashlib._Hash") -> Iterator[Document]:
@@ -148,10 +229,16 @@ def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str)
     """The documents of all files, except those of white space only."""
     for file in files:
         if file.is_parquet:
-            yield from record_documents(file.name, read_parquet(file.path, file.name, text_key, encoding_errors))
+            yield from _record_documents(file.name, read_parquet(file.path, file.name, text_key, encoding_errors))
             continue
+        form = json_form(file, text_key)
         with open_source(file) as stream:
-            yield from documents_in(file, stream, text_key, encoding_errors)
+            if form is None:
+                pieces = _split_documents(_text_blocks(file.name, stream, encoding_errors))
+                yield from ((*piece, False) for piece in _skip_blank(file.name, pieces))
+                continue
+            values = (json_lines if form == "lines" else json_values)(file.name, stream, encoding_errors)
+            yield from _record_documents(file.name, read_records(values, text_key, encoding_errors))
 
 
 def notes_on_records(files: Sequence[SourceFile], text_key: str) -> list[str]:
@@ -191,7 +278,7 @@ def _described(fields: Sequence[str]) -> str:
 def _first_keys(file: SourceFile, text_key: str) -> Collection[str]:
     """The keys of the first record in a file, or the columns of a table."""
     if file.is_parquet:
-        return column_names(file.path, file.name)
+        return [column.name for column in read_columns(file.path, file.name)]
     form = json_form(file, text_key)
     if form is None:
         return ()
@@ -201,38 +288,7 @@ def _first_keys(file: SourceFile, text_key: str) -> Collection[str]:
     return first if isinstance(first, dict) else ()
 
 
-def has_conversations(files: Iterable[SourceFile], text_key: str) -> bool:
-    """Whether a file has conversations, judged by its first document: a file has one form.
-
-    Raises: DataError as `scan`.
-    """
-    tables = (file for file in files if file.is_parquet or json_form(file, text_key))
-    firsts = (islice(_documents([file], text_key, file.decoding.errors), 1) for file in tables)
-    return any(is_conversation for first in firsts for _, _, is_conversation in first)
-
-
-def documents_in(
-    file: SourceFile,
-    stream: BufferedReader | gzip.GzipFile,
-    key: str,
-    errors: str,
-    *,
-    name: str | None = None,
-    is_start: bool = True,
-) -> Iterator[Document]:
-    """The documents of an open file, or of a part of one that is not at its start; errors begin with `name`."""
-    name = file.name if name is None else name
-    form = json_form(file, key)
-    if form is None:
-        pieces = _split_documents(_text_blocks(name, stream, errors, is_start=is_start))
-        yield from ((*piece, False) for piece in _skip_blank(name, pieces))
-        return
-    lines = form == "lines"
-    values = json_lines(name, stream, errors, is_start=is_start) if lines else json_values(name, stream, errors)
-    yield from record_documents(name, read_records(values, key, errors))
-
-
-def record_documents(name: str, records: Iterable[Record]) -> Iterator[Document]:
+def _record_documents(name: str, records: Iterable[Record]) -> Iterator[Document]:
     """The documents of a file's records; a text may have several."""
     for text, is_conversation in records:
         if is_conversation:
@@ -275,10 +331,10 @@ def _skip_blank(name: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
             leading, length = [], 0
 
 
-def _text_blocks(name: str, stream: BufferedReader | gzip.GzipFile, errors: str, *, is_start: bool) -> Iterator[str]:
+def _text_blocks(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[str]:
     """A plain text, block by block."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
-    offset = skip_bom(name, stream) if is_start else 0
+    offset, is_start = skip_bom(name, stream), True
     while True:
         block = stream.read(BLOCK_SIZE)
         pending = len(decoder.getstate()[0])  # bytes of an incomplete character at the end of the last block

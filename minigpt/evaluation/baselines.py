@@ -19,6 +19,7 @@ from minigpt.evaluation.even_sample import even_blocks, even_sample
 from minigpt.evaluation.ngrams import BOUNDARY, ByteNgramModel, word_frequency_bits
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT
+from minigpt.storage.run_record import BaselineRecord, RunRecord
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 MEANINGS: Mapping[str, str] = {
@@ -43,21 +44,14 @@ _MODEL_TOKENS, _MOST_TOKEN_BYTES = 2**15, 8  # tokens that another model is meas
 ByteStream = bytes  # documents in UTF-8, each followed by BOUNDARY
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """The result of one method.
+@dataclass(frozen=True, kw_only=True)
+class Baseline(BaselineRecord):
+    """The result of one method, as a run records it.
 
     Units: `train_bytes` of training text that it was given, 0 for a method that is given none; `validation_bytes` of
     held-out text that it was measured on. `whole_train_bytes` and `whole_validation_bytes` are the sizes of both parts,
     0 if not known.
     """
-
-    name: str
-    bits_per_byte: float
-    train_bytes: int
-    validation_bytes: int
-    whole_train_bytes: int = 0
-    whole_validation_bytes: int = 0
 
     @property
     def meaning(self) -> str:
@@ -156,8 +150,13 @@ def model_baseline(
         stride=max(1, model.config.n_positions // 2),
         max_tokens=_MODEL_TOKENS,
     )
-    whole = whole or _text_bytes(validation)
-    return Baseline(name, measured.bits_per_byte, 0, measured.bytes, 0, whole)
+    return Baseline(
+        name=name,
+        bits_per_byte=measured.bits_per_byte,
+        train_bytes=0,
+        validation_bytes=measured.bytes,
+        whole_validation_bytes=whole or _text_bytes(validation),
+    )
 
 
 def beaten_since(log: Iterable[Mapping[str, Any]], baselines: Mapping[str, float]) -> dict[str, int]:
@@ -176,6 +175,19 @@ def beaten_since(log: Iterable[Mapping[str, Any]], baselines: Mapping[str, float
             else:
                 since.setdefault(label, record["step"])
     return since
+
+
+def recorded_baselines(record: RunRecord) -> list[Baseline]:
+    """The baselines that a run measured, the worst first; none if it measured none, or changed its text since, or
+    measures its loss on a part of the text only, as baselines do not.
+    """
+    kept, corpus = record.baselines, record.corpus
+    if record.training is not None and record.training.loss_on != "all":
+        return []
+    if kept is None or corpus is None or kept.fingerprint != corpus.fingerprint:
+        return []
+    found = [Baseline(**vars(measured)) for measured in kept.measured]
+    return sorted(found, key=lambda baseline: -baseline.bits_per_byte)
 
 
 def _decoded_parts(corpus: Corpus) -> tuple[_TextPart, _TextPart]:
@@ -220,8 +232,14 @@ def _xz_size(text: bytes) -> int:
 
 
 def _baseline(name: str, bits: float, train: _TextPart | None, validation: _TextPart) -> Baseline:
-    train_bytes, whole_train_bytes = (train.size, train.whole) if train else (0, 0)
-    return Baseline(name, bits / validation.size, train_bytes, validation.size, whole_train_bytes, validation.whole)
+    return Baseline(
+        name=name,
+        bits_per_byte=bits / validation.size,
+        train_bytes=train.size if train else 0,
+        validation_bytes=validation.size,
+        whole_train_bytes=train.whole if train else 0,
+        whole_validation_bytes=validation.whole,
+    )
 
 
 def _text_bytes(stream: ByteStream) -> int:

@@ -6,14 +6,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from minigpt.data.batches import UNSCORED
 from minigpt.errors import DataError
 from minigpt.evaluation.perplexity import (
     EvaluationResult,
     WindowProgress,
+    batch_losses,
     resolve_protocol,
     sliding_windows,
-    target_losses,
     token_array,
 )
 from minigpt.model.gpt import GPT, eval_mode
@@ -86,29 +85,22 @@ def break_down(
     ends = np.flatnonzero(stream[1:] == end_of_text) + 1
     rest = stream[ends[-1] + 1 :].tolist() if len(ends) else []
     n_documents = len(ends) + (len(ends) == 0 or rest not in ([], [start_of_text]))
-    device = model.token_embedding.weight.device
     nats, counts, n_bytes = (np.zeros(n_documents) for _ in range(3))
     position_nats, position_counts = (np.zeros(context if by_position else 0) for _ in range(2))
     with eval_mode(model), torch.inference_mode():
         for batch in sliding_windows(stream, context, stride, batch_size=batch_size, progress=progress, scored=scored):
-            features = model.features(batch.inputs.to(device)).flatten(0, 1)  # (B * T, C)
-            is_scored = (batch.targets != UNSCORED).flatten()
-            is_measured = batch.counts.flatten() if by_position else is_scored
-            targets = batch.windows[:, 1:].flatten()[is_measured]
-            if not len(targets):
-                continue
-            slices = target_losses(model, features[is_measured.to(device)], targets.to(device))
-            measured = torch.cat(list(slices)).cpu()
+            is_measured = batch.counts if by_position else batch.is_scored
+            targets, measured = batch_losses(model, batch, is_measured)
             check_finite(measured, model, batch.inputs)
-            losses = measured.double().numpy()
+            losses, is_scored = measured.numpy(), batch.is_scored[is_measured].numpy()
             if by_position:
                 length = batch.targets.shape[1]
                 at = batch.counts.nonzero()[:, 1].numpy()  # the positions of the measured tokens in their windows
                 position_nats[:length] += np.bincount(at, losses, length)
                 position_counts[:length] += np.bincount(at, minlength=length)
-                losses, targets = losses[is_scored[is_measured].numpy()], targets[is_scored[is_measured]]
+                losses, targets = losses[is_scored], targets[is_scored]
             positions = np.array(batch.starts)[:, None] + 1 + np.arange(batch.targets.shape[1])  # (B, T), in the stream
-            documents = np.searchsorted(ends, positions.flatten()[is_scored.numpy()])  # of each scored token
+            documents = np.searchsorted(ends, positions[batch.is_scored.numpy()])  # of each scored token
             documents = np.minimum(documents, n_documents - 1)
             nats += np.bincount(documents, losses, n_documents)
             counts += np.bincount(documents, minlength=n_documents)

@@ -111,17 +111,12 @@ def evaluate(
     with eval_mode(model), torch.no_grad() if is_sharded else torch.inference_mode():
         batches = sliding_windows(stream, context, stride, max_tokens, batch_size, world, progress, scored)
         for batch in batches if world is None else world.in_step(batches):
-            device = model.token_embedding.weight.device
             if batch is None:  # this process is done, but a forward pass of a sharded model needs all
+                device = model.token_embedding.weight.device
                 model.features(torch.zeros(1, 1, dtype=torch.long, device=device))
                 continue
-            with autocast(device, dtype):
-                features = model.features(batch.inputs.to(device)).flatten(0, 1)  # (B * T, C)
-            targets = batch.targets.flatten()
-            is_scored = targets != UNSCORED
-            if not is_scored.all():  # the head is a large part of the work: apply it to scored positions only
-                features, targets = features[is_scored.to(device)], targets[is_scored]
-            nats += _total_loss(model, features, targets.to(device))
+            targets, losses = batch_losses(model, batch, batch.is_scored, dtype)
+            nats += float(losses.sum())
             n_scored += len(targets)
             n_bytes += int(token_lengths[targets.numpy()].sum()) if token_lengths is not None else 0
     if world is not None:
@@ -176,6 +171,11 @@ class WindowBatch(NamedTuple):
     def inputs(self) -> Tensor:
         """The model's input. Shapes: (B, T)."""
         return self.windows[:, :-1]
+
+    @property
+    def is_scored(self) -> Tensor:
+        """Where a target is scored. Shapes: (B, T)."""
+        return self.targets != UNSCORED
 
 
 def sliding_windows(
@@ -244,7 +244,21 @@ def _batch(rows: list[np.ndarray], starts: list[int], overlap: int, scored: np.n
     return WindowBatch(starts, windows, targets, counts)
 
 
-def target_losses(model: GPT, features: Tensor, targets: Tensor) -> Iterator[Tensor]:
+def batch_losses(
+    model: GPT, batch: WindowBatch, is_measured: Tensor, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """The tokens to predict where `is_measured` (B, T), and their losses in nats, float64: both (N,), on the CPU."""
+    device, rows = model.token_embedding.weight.device, is_measured.flatten()
+    with autocast(device, dtype):
+        features = model.features(batch.inputs.to(device)).flatten(0, 1)  # (B * T, C)
+    targets = batch.windows[:, 1:].flatten()
+    if not rows.all():  # the head is a large part of the work: apply it to these positions only
+        features, targets = features[rows.to(device)], targets[rows]
+    losses = list(_target_losses(model, features, targets.to(device)))
+    return targets, torch.cat(losses).cpu().double() if losses else torch.empty(0, dtype=torch.float64)
+
+
+def _target_losses(model: GPT, features: Tensor, targets: Tensor) -> Iterator[Tensor]:
     """The loss of each target, in slices: all logits (N, V) together would take too much memory.
 
     Shapes: features (N, C), targets (N,) -> slices of (N,) float32, in order.
@@ -271,12 +285,3 @@ def sliced_logits(model: GPT, features: Tensor) -> Iterator[tuple[slice, Tensor]
         rows = slice(start, start + slice_size)
         part = features[rows]
         yield rows, torch.mm(part, head.t(), out=buffer[: len(part)])
-
-
-def _total_loss(model: GPT, features: Tensor, targets: Tensor) -> float:
-    """The sum of the losses of the targets, in nats."""
-    device = features.device
-    total = torch.zeros((), dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
-    for losses in target_losses(model, features, targets):
-        total += losses.to(total.dtype).sum()
-    return total.item()

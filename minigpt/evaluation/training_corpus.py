@@ -9,13 +9,9 @@ from typing import Any
 
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus, corpus_fingerprint
-from minigpt.data.open_corpus import open_corpus
-from minigpt.data.sharded.sharded_corpus import ShardedCorpus, shards_fingerprint
-from minigpt.data.sharded.store import store_name
-from minigpt.data.sharded.texts import Texts, find_texts, read_in_shards, weighted
-from minigpt.data.shards import ByteProgress
-from minigpt.data.source_files import SourceFile
-from minigpt.data.sources import Scan, scan
+from minigpt.data.mixture import Texts, scan_texts, weighted
+from minigpt.data.sources import Scan
+from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import CheckpointError, ConfigError, DataError
 from minigpt.storage.checkpoint import Checkpoint
 from minigpt.storage.run import read_record
@@ -27,7 +23,7 @@ _SHOWN = 3  # files that a sentence names
 
 
 def find_training_corpus(checkpoint: Checkpoint, *, fix: str) -> tuple[Corpus, Scan | None]:
-    """The corpus that a run was trained on, from the cache or built again, and its sources if they can be read.
+    """The corpus that a run was trained on, from the cache or built again, and its text if it is one and can be read.
 
     `fix` ends an error: what the user can do instead.
     Raises: ConfigError if the run does not record its text, or the text cannot be found.
@@ -35,26 +31,20 @@ def find_training_corpus(checkpoint: Checkpoint, *, fix: str) -> tuple[Corpus, S
     recorded, directory = _Recorded.of(checkpoint), checkpoint.directory
     if recorded is None or not recorded.sources:
         raise ConfigError(f"{directory} does not record what it was trained on; {fix}")
-    names = ", ".join(recorded.sources)
-    shards = recorded.cached_shards()
-    if shards is None and (texts := recorded.texts_again()) is not None:
-        shards = recorded.build_shards(texts)
-    if shards is not None:
-        return shards, None
-    found = recorded.scan_again()
-    folder = recorded.corpus.path or "the cache"  # early runs did not record it
+    names, texts = ", ".join(recorded.sources), recorded.texts_again()
+    folder = recorded.corpus.path or "the cache"
     try:
-        corpus = open_corpus(folder)
+        corpus = Corpus.load(folder)
         if corpus.fingerprint != recorded.corpus.fingerprint:
             raise DataError(f"{folder} contains another corpus")
     except DataError as error:
-        if found is None or not recorded.is_text(found):
+        if texts is None or not recorded.is_text(texts):
             raise ConfigError(
                 f"the text that {directory} was trained on is no longer in {folder}, and {names} "
-                f"{'cannot be read' if found is None else 'has changed since'}; {fix}"
+                f"{'cannot be read' if texts is None else 'has changed since'}; {fix}"
             ) from error
-        corpus = recorded.build(found)
-    return corpus, found
+        corpus = recorded.build(texts)
+    return corpus, texts.scans[0] if texts is not None and not texts.weights else None
 
 
 def given_training_corpus(
@@ -73,15 +63,13 @@ def given_training_corpus(
     if recorded is None:
         raise ConfigError(f"{directory} does not record what it was trained on, so nothing is known to be held out")
     recorded = replace(recorded, reading=recorded.reading.replace(**(reading or {})))
-    if (texts := recorded.texts(sources)) is not None:
-        return recorded.build_shards(texts, progress)
-    found = recorded.scan(sources)
-    if not recorded.is_text(found):
+    texts = recorded.texts(sources)
+    if not recorded.is_text(texts):
         raise ConfigError(
             f"{', '.join(sources)} is not the text that {directory} was trained on, as its hash shows; give all of its "
             "files in the same order, or omit --held-out"
         )
-    return recorded.build(found, progress)
+    return recorded.build(texts, progress)
 
 
 def training_overlap(found: Scan, checkpoint: Checkpoint) -> list[str]:
@@ -145,11 +133,11 @@ def _overlap(found: Scan, what: str, recorded: "_Recorded", name: str, held_out:
 
     `held_out` ends it. None if the record shows no overlap.
     """
-    if recorded.is_text(found) or recorded.is_text_in_shards([found.files], [1.0]):
+    if recorded.is_text(Texts([found], ())):
         return f"{what} is the text that {name} was trained on, so these figures say little about other text{held_out}"
-    again = recorded.scan_again() if recorded.corpus.train_bytes <= _MOST_COMPARED else None
-    if again is not None and (recorded.is_text(again) or recorded.texts_again()):
-        trained = set(_document_hashes(again))
+    again = recorded.texts_again() if recorded.corpus.train_bytes <= _MOST_COMPARED else None
+    if again is not None and recorded.is_text(again):
+        trained = {each for text in again.scans for each in _document_hashes(text)}
         given = _document_hashes(found)
         common = sum(each in trained for each in given)
         if not common:
@@ -157,7 +145,8 @@ def _overlap(found: Scan, what: str, recorded: "_Recorded", name: str, held_out:
         are = "is" if common == 1 else "are"
         which = f"{what} is" if common == len(given) else f"{common:,} of the {len(given):,} documents given {are}"
         return f"{which} in the text that {name} was trained on{held_out}"
-    sources = [Path(os.path.realpath(source)) for source in recorded.paths(recorded.sources)]
+    paths = [path for path, _ in weighted(recorded.sources)] if recorded.reading.mix else recorded.sources
+    sources = [Path(os.path.realpath(source)) for source in paths]
     for file in found.files:
         path = Path(os.path.realpath(file.path))
         if any(source == path or source in path.parents for source in sources):
@@ -191,98 +180,28 @@ class _Recorded:
             return None
         return cls(record.sources, record.corpus, record.reading, tokenizer)
 
-    def cached_shards(self) -> Corpus | None:
-        """The corpus if it is in shards and in the cache; its text is too large to be read again for a comparison."""
-        try:
-            corpus = open_corpus(self.corpus.path or "")
-        except DataError:
-            return None
-        return corpus if corpus.grows and corpus.fingerprint == self.corpus.fingerprint else None
-
-    def texts(self, sources: Sequence[str]) -> Texts | None:
-        """These sources as texts in shards, if they are those of the run, by the hashes of their files.
-
-        Raises: ConfigError, DataError for sources that cannot be read in shards, although the run read them so.
-        """
-        if not read_in_shards(sources, self.reading):
-            return None
-        texts = find_texts(sources, self.reading)
-        return texts if self.is_text_in_shards(texts.files, texts.weights) else None
+    def texts(self, sources: Sequence[str]) -> Texts:
+        """Reads these sources with the settings of the run."""
+        return scan_texts(sources, self.reading)
 
     def texts_again(self) -> Texts | None:
-        """The sources of the run as texts in shards, if they have not changed."""
-        try:
-            return self.texts(self.sources)
-        except (ConfigError, DataError):
-            return None
-
-    def is_text_in_shards(self, texts: Sequence[Sequence[SourceFile]], weights: Sequence[float]) -> bool:
-        """Whether the run read these texts, each of some files, in shards with these weights.
-
-        Raises: DataError for a file that cannot be read.
-        """
-        reading = self.reading
-        names = [store_name(files, reading.text_key, self.tokenizer) for files in texts]
-        return self.corpus.fingerprint == shards_fingerprint(
-            names, weights, reading.deduplicate, reading.validation_fraction
-        )
-
-    def build_shards(self, texts: Texts, progress: ByteProgress | None = None) -> Corpus:
-        """The corpus of the run's texts in shards, from the cache or tokenized again.
-
-        Raises: ConfigError if not the same part is held out, because more shards are known now; DataError.
-        """
-        if (cached := self.cached_shards()) is not None:
-            return cached
-        corpus = ShardedCorpus.build_in_shards(
-            texts.files,
-            texts.weights,
-            self.tokenizer,
-            text_key=self.reading.text_key,
-            deduplicate=self.reading.deduplicate,
-            validation_fraction=self.reading.validation_fraction,
-            skipped=texts.skipped,
-            progress=progress,
-        )
-        if (held_out := len(corpus.validation)) != self.corpus.validation_tokens:
-            raise ConfigError(
-                f"the shards that the run was trained on are no longer in the cache, and of those in {corpus.path} "
-                f"{held_out:,} tokens are held out instead of {self.corpus.validation_tokens or 0:,}; give another text"
-            )
-        return corpus
-
-    def paths(self, sources: Sequence[str]) -> list[str]:
-        """The sources without the weights that they have in a mixture."""
-        return [path for path, _ in weighted(sources, mix=self.reading.mix)]
-
-    def scan(self, sources: Sequence[str]) -> Scan:
-        """Reads these sources with the settings of the run."""
-        reading = self.reading
-        return scan(
-            self.paths(sources),
-            text_key=reading.text_key,
-            encoding=reading.encoding,
-            encoding_errors=reading.encoding_errors,
-        )
-
-    def scan_again(self) -> Scan | None:
         """Reads the sources of the run; None if they cannot be read, or were standard input."""
         if not self.sources or "-" in self.sources:
             return None
         try:
-            return self.scan(self.sources)
+            return self.texts(self.sources)
         except (ConfigError, DataError):  # the former for a weight that is not valid
             return None
 
-    def is_text(self, found: Scan) -> bool:
-        """Whether this is the whole text that the run was trained on, if it was not read in shards."""
+    def is_text(self, texts: Texts) -> bool:
+        """Whether this is the whole text that the run was trained on."""
         fraction = self.reading.validation_fraction
-        return corpus_fingerprint(found, self.tokenizer, fraction) == self.corpus.fingerprint
+        return corpus_fingerprint(*texts, self.tokenizer, fraction) == self.corpus.fingerprint
 
-    def build(self, found: Scan, progress: ByteProgress | None = None) -> Corpus:
+    def build(self, texts: Texts, progress: ByteProgress | None = None) -> Corpus:
         """Tokenizes the run's text again, with the same held-out part."""
         fraction = self.reading.validation_fraction
-        return Corpus.build(found, self.tokenizer, validation_fraction=fraction, progress=progress)
+        return Corpus.mix(*texts, self.tokenizer, validation_fraction=fraction, progress=progress)
 
 
 def _document_hashes(found: Scan) -> list[bytes]:

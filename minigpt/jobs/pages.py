@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minigpt.errors import MissingPackageError
-from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.jobs.events import Event, SpeedChange, Started, TeacherTrained
 from minigpt.reports import REPORT, loss_curve
 from minigpt.reports.page_data import rounded

@@ -63,7 +63,7 @@ class Plan:
     @property
     def steps(self) -> int:
         """The number of optimizer steps that the run takes if it does not stop early and this machine does no more."""
-        steps = planned_steps(self.training, self.corpus.n_train_tokens)
+        steps = planned_steps(self.training, len(self.corpus.train))
         return round(self.settings.steps) if steps is None else steps
 
     @property
@@ -84,11 +84,11 @@ class Plan:
             patience = training.patience or 0
             held_out = f"{size(corpus.validation_bytes)} held out for validation ({corpus.held_out})"
         fine_tuned = settings.preset == FINE_TUNED  # the model to fine-tune has a tokenizer and a shape
-        tokens = f"{corpus.n_train_tokens:,}, {corpus.train_bytes / len(corpus.train):.2f} bytes of text each"
+        tokens = f"{len(corpus.train):,}, {corpus.train_bytes / len(corpus.train):.2f} bytes of text each"
         speed = f"{self.tokens_per_second:,.0f} tokens/s, measured on this machine"
         batch = f"{count(training.sequences_per_step, 'sequence')}, {settings.tokens_per_step:,} tokens per step"
         rows = [
-            PlanRow("text", f"{size(corpus.n_train_bytes)}, {held_out}", "--validation-fraction"),
+            PlanRow("text", f"{size(corpus.train_bytes)}, {held_out}", "--validation-fraction"),
             PlanRow(
                 "tokenizer",
                 f"{corpus.tokenizer.name}, {corpus.tokenizer.vocab_size:,} tokens",
@@ -207,7 +207,7 @@ class Plan:
 
     def _other_lengths(self) -> str:
         """The length in the units in which it was not given."""
-        epochs = f"{self.settings.tokens_seen / self.corpus.n_train_tokens:.1f} epochs"
+        epochs = f"{self.settings.tokens_seen / len(self.corpus.train):.1f} epochs"
         if self.training.minutes:
             return f"about {count(self.steps, 'step')}, {epochs}"
         return count(self.steps, "step") if self.training.epochs else epochs

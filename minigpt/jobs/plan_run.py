@@ -10,7 +10,7 @@ import torch
 from minigpt import device
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.data.shards import ByteProgress
+from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError
 from minigpt.evaluation import baselines
 from minigpt.jobs.events import Activity, Event, Planned
@@ -74,9 +74,7 @@ def plan_run(
         dtypes = ("float32", "bfloat16") if device.multiplies_bfloat16_faster() else ("float32",)
     elif dtype != torch.float16:  # recorded by name, so that the run keeps it; not float16, which a CPU lacks
         options = options.with_training(dtype=str(dtype).removeprefix("torch."))
-    # No process tokenizes the rest of the text now, which would slow the measured steps; so none may wait for it.
-    text = corpus.snapshot()
-    measure = functools.partial(throughput.seconds_per_step, device=target, text=text, processes=processes)
+    measure = functools.partial(throughput.seconds_per_step, device=target, text=corpus, processes=processes)
     base_shape = base.model.config if base else None
 
     def plan_with(timer: StepTimer) -> PlannedSettings:

@@ -4,11 +4,11 @@ from collections.abc import Generator, Iterator, Sequence
 
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus
-from minigpt.data.sharded.sharded_corpus import ShardedCorpus
-from minigpt.data.sharded.texts import find_texts, read_in_shards
-from minigpt.data.shards import ByteProgress
+from minigpt.data.corpus_cache import cache_root
+from minigpt.data.mixture import scan_texts
 from minigpt.data.skipped import shown
-from minigpt.data.sources import Scan, scan
+from minigpt.data.sources import Scan
+from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError
 from minigpt.jobs.events import Activity, Event
 from minigpt.planning.vocabulary import plan_tokenizer
@@ -27,12 +27,9 @@ def read_corpus(
     tokenizer: Tokenizer | str | None,
     reading: ReadingConfig,
     progress: ByteProgress | None,
-    *,
-    whole: bool = False,
 ) -> Generator[Event, None, Corpus]:
     """The corpus, from the cache if it is there; if the tokenizer is None, one is chosen for the size of the text.
 
-    Of a text in shards, only the first are tokenized, or with `whole` all.
     Raises: ConfigError, DataError, TokenizerError.
     """
     if reading.special_tokens:
@@ -43,30 +40,21 @@ def read_corpus(
             )
         tokenizer = tokenizer.with_names()
     wanted = requested_vocab_size(tokenizer) if isinstance(tokenizer, str) else None
-    if read_in_shards(sources, reading):
-        corpus: Corpus = yield from _read_shards(sources, tokenizer, reading, progress, whole=whole)
-        yield from _notices(corpus, wanted)
-        return corpus
     yield Activity("reading the text")
-    found = scan(
-        list(sources),
-        text_key=reading.text_key,
-        encoding=reading.encoding,
-        encoding_errors=reading.encoding_errors,
-    )
-    tokenizer = tokenizer or plan_tokenizer(found.text_bytes)
+    texts = scan_texts(sources, reading, cache_root(None))
+    tokenizer = tokenizer or plan_tokenizer(sum(text.text_bytes for text in texts.scans))
     yield Activity("tokenizing", in_bytes=True)
-    corpus = Corpus.build(
-        found,
-        tokenizer,
-        validation_fraction=reading.validation_fraction,
-        progress=progress,
+    corpus = Corpus.mix(
+        texts.scans, texts.weights, tokenizer, validation_fraction=reading.validation_fraction, progress=progress
     )
     yield Activity("")
-    for note in found.notes:
-        yield Notice(0, note)
+    for text in texts.scans:
+        for note in text.notes:
+            yield Notice(0, note)
+        if text.duplicates:
+            yield Notice(0, f"dropped {count(len(text.duplicates), 'document')} equal to an earlier one")
     yield from _notices(corpus, wanted)
-    if names := _unread_names(found, corpus.tokenizer):
+    if names := _unread_names(texts.scans[0], corpus.tokenizer):
         yield Notice(
             0,
             f"the text contains {', '.join(names)}, which the tokenizer reads as text; to read the names of special "
@@ -88,34 +76,6 @@ def _unread_names(found: Scan, tokenizer: Tokenizer) -> list[str]:
     return [name for name in names if name != END_OF_TEXT]
 
 
-def _read_shards(
-    sources: Sequence[str],
-    tokenizer: Tokenizer | str | None,
-    reading: ReadingConfig,
-    progress: ByteProgress | None,
-    *,
-    whole: bool,
-) -> Generator[Event, None, Corpus]:
-    yield Activity("looking for the files of the text")
-    texts = find_texts(sources, reading)
-    yield Activity("tokenizing" if whole else "tokenizing the first shards", in_bytes=True)
-    corpus = ShardedCorpus.build_in_shards(
-        texts.files,
-        texts.weights,
-        tokenizer or plan_tokenizer(texts.size),
-        text_key=reading.text_key,
-        deduplicate=reading.deduplicate,
-        validation_fraction=reading.validation_fraction,
-        whole=whole,
-        skipped=texts.skipped,
-        progress=progress,
-    )
-    yield Activity("")
-    for note in texts.notes:
-        yield Notice(0, note)
-    return corpus
-
-
 def _notices(corpus: Corpus, wanted: int | None) -> Iterator[Event]:
     """What the user should know of the text; `wanted` is the size of the vocabulary that was asked for."""
     if corpus.damaged_cache is not None:
@@ -135,8 +95,8 @@ def corpus_record(corpus: Corpus) -> CorpusRecord:
     return CorpusRecord(
         fingerprint=corpus.fingerprint,
         path=str(corpus.path),
-        train_bytes=corpus.n_train_bytes,
+        train_bytes=corpus.train_bytes,
         validation_bytes=corpus.validation_bytes,
-        train_tokens=corpus.n_train_tokens,
+        train_tokens=len(corpus.train),
         validation_tokens=len(corpus.validation),
     )

@@ -8,8 +8,7 @@ from typing import Any
 
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.data.open_corpus import open_corpus
-from minigpt.data.shards import ByteProgress
+from minigpt.data.token_writer import ByteProgress
 from minigpt.device import resolve_device, resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, RunFinishedError, quoted
 from minigpt.importers.open_model import load_base
@@ -160,7 +159,7 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
             )
         changes.append(Change(step=0, option=TEXT, before=before[:8], after=after[:8]))
     same = not changes and all(getattr(config, name) == getattr(begun.training, name) for name in LENGTH)
-    budget = Budget(config, planned_steps(config, corpus.n_train_tokens))
+    budget = Budget(config, planned_steps(config, len(corpus.train)))
     state = resume_point(run, budget)
     step = state.step if state else 0
     changes = [replace(change, step=step) for change in changes]
@@ -340,7 +339,7 @@ def _read_corpus(
     if begun.corpus.path is None:
         raise ConfigError(f"{run.directory} does not record the folder of its tokens; give the text again")
     try:
-        return open_corpus(begun.corpus.path)
+        return Corpus.load(begun.corpus.path)
     except DataError as error:
         command = join("minigpt", "train", "-", "--resume", "--name", run.directory.name)
         raise DataError(

@@ -5,14 +5,13 @@ import os
 import platform
 import time
 from collections.abc import Generator
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from minigpt import __version__
 from minigpt.data.corpus import Corpus
-from minigpt.data.shards import ByteProgress
+from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import FolderTakenError
 from minigpt.generation.unread_characters import unread_characters
 from minigpt.jobs.events import Event
@@ -28,7 +27,7 @@ from minigpt.run_options import RunOptions
 from minigpt.storage.adapter import weights_hash
 from minigpt.storage.checkpoint import Checkpoint, free_name
 from minigpt.storage.run import Run
-from minigpt.storage.run_record import AdapterBase, BaselineRecord, BaselinesRecord, Environment, RunRecord
+from minigpt.storage.run_record import AdapterBase, BaselinesRecord, Environment, RunRecord
 from minigpt.storage.runs import next_number
 from minigpt.training.events import Notice
 from minigpt.training.fine_tuning import apply_fine_tuning
@@ -97,7 +96,7 @@ def start_run(planned: Plan, processes: int = 1, *, keeps_plan: bool = False) ->
         baselines=BaselinesRecord(
             fingerprint=corpus.fingerprint,
             # They are of the whole text, and not comparable with losses that leave messages out.
-            measured=tuple(BaselineRecord(**asdict(each)) for each in planned.baselines if corpus.scores_all("all")),
+            measured=tuple(planned.baselines) if corpus.scores_all("all") else (),
         ),
         model=settings.model,
         training=settings.training,

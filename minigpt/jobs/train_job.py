@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from minigpt import device
 from minigpt.config import TrainConfig
-from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.jobs.events import SpeedChange, Started, TeacherTrained
 from minigpt.jobs.job import Job
 from minigpt.jobs.resume import resume_point, write_changes
@@ -33,8 +33,7 @@ def train_job(
     Raises: what `minigpt.train()` raises.
     """
     try:
-        with job.corpus.tokenizing():
-            yield from _train(job, control, world)
+        yield from _train(job, control, world)
     except RunDivergedError as error:
         suspects = find_suspects(job.run.record, job.model.config, job.config, diverged=True)
         if suspects is None:
@@ -118,7 +117,7 @@ def _start(job: Job, run: Run, config: TrainConfig, *, resume: bool) -> Iterator
 
     If the caller leaves at that event, a resumed run stays as it was.
     """
-    budget = Budget(config, planned_steps(config, job.corpus.n_train_tokens))
+    budget = Budget(config, planned_steps(config, len(job.corpus.train)))
     state = resume_point(run, budget) if resume else None
     yield Started(
         directory=run.directory,

@@ -36,7 +36,7 @@ class CorpusStats:
         """The statistics of a corpus, of which these baselines were measured."""
         entropy = next((each.bits_per_byte for each in baselines if each.name == _ENTROPY), None)
         tokenizer = corpus.tokenizer
-        return cls(corpus.n_train_tokens, corpus.n_train_bytes, tokenizer.vocab_size, entropy, bool(tokenizer.merges))
+        return cls(len(corpus.train), corpus.train_bytes, tokenizer.vocab_size, entropy, bool(tokenizer.merges))
 
     def with_new_words(self, corpus: Corpus) -> Self:
         """The same statistics with the new words of the corpus.

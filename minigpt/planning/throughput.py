@@ -22,8 +22,7 @@ from minigpt.tokenizer.spelling import SpellingFeatures
 from minigpt.training.distributed import World
 from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.memory import activation_bytes, is_out_of_memory, state_bytes
-from minigpt.training.micro_batch import Batches
-from minigpt.training.step import TrainStep
+from minigpt.training.step import Batches, TrainStep
 
 # Dense bfloat16 TFLOP/s from the data sheets. The first of these names that torch's name of a device contains applies,
 # unless torch's name also contains one of _OTHERS, which is another device.

@@ -64,8 +64,8 @@ class BaselineRecord(JsonRecord):
     bits_per_byte: float
     train_bytes: int
     validation_bytes: int
-    whole_train_bytes: int
-    whole_validation_bytes: int
+    whole_train_bytes: int = 0
+    whole_validation_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

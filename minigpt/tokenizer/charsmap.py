@@ -14,7 +14,7 @@ import numpy as np
 from minigpt.errors import TokenizerError
 
 _MAX_REPLACEMENT = 64  # bytes; the longest of Unicode's NFKC has 33
-_DAMAGED = TokenizerError("its precompiled_charsmap is damaged")
+_DAMAGED = "its precompiled_charsmap is damaged"
 
 
 def check_charsmap(encoded: str | None) -> float:
@@ -27,27 +27,27 @@ def check_charsmap(encoded: str | None) -> float:
     try:
         content = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise _DAMAGED from error
+        raise TokenizerError(_DAMAGED) from error
     size = int.from_bytes(content[:4], "little")
     units, texts = content[4 : 4 + size], content[4 + size :]
     # Children are found by an exclusive or with a byte, so that whole blocks of 256 units stay in the array.
     if len(content) < 4 or len(units) != size or size % 1024 or not size:
-        raise _DAMAGED
+        raise TokenizerError(_DAMAGED)
     try:
         texts.decode()
     except UnicodeDecodeError as error:
-        raise _DAMAGED from error
+        raise TokenizerError(_DAMAGED) from error
     array = np.frombuffer(units, "<u4").astype(np.int64)
     children = np.arange(len(array)) ^ ((array >> 10) << ((array & (1 << 9)) >> 6))
     nodes = array < 1 << 31
     if (children[nodes] >= len(array)).any():
-        raise _DAMAGED
+        raise TokenizerError(_DAMAGED)
     values = array[children[nodes & ((array >> 8) & 1 == 1)]] & (2**31 - 1)
     characters = np.frombuffer(texts, np.uint8)
     if (values > len(characters)).any():
-        raise _DAMAGED
+        raise TokenizerError(_DAMAGED)
     if ((np.append(characters, 0)[values] & 0xC0) == 0x80).any():  # within a character
-        raise _DAMAGED
+        raise TokenizerError(_DAMAGED)
     longest = max(map(len, texts.split(b"\0")))
     if longest > _MAX_REPLACEMENT:
         raise TokenizerError(f"its precompiled_charsmap must not replace a character by {longest} bytes")

@@ -18,7 +18,7 @@ from minigpt.tokenizer.vocabulary import MAX_IDS
 
 _UNIGRAM, _BPE = 1, 2
 _CONTROL, _USER_DEFINED = 3, 4
-_DAMAGED = TokenizerError("it is not a SentencePiece model, or is damaged")
+_DAMAGED = "it is not a SentencePiece model, or is damaged"
 
 Field = tuple[int, int | bytes]  # the number of a field, and its value
 
@@ -61,9 +61,9 @@ def read_sentencepiece(content: bytes) -> SentencePieceModel:
             elif number in (2, 3) and isinstance(value, bytes):
                 _read_settings(model, number, value)
     except (IndexError, UnicodeDecodeError, struct.error) as error:
-        raise _DAMAGED from error
+        raise TokenizerError(_DAMAGED) from error
     if not model.pieces:
-        raise _DAMAGED
+        raise TokenizerError(_DAMAGED)
     if model.kind not in (_UNIGRAM, _BPE):
         raise TokenizerError("its SentencePiece model must be of type unigram or bpe")
     return model
@@ -120,9 +120,9 @@ def _fields(content: bytes) -> Iterator[Field]:
         elif tag & 7 in (1, 5):
             size = 8 if tag & 7 == 1 else 4
         else:
-            raise _DAMAGED
+            raise TokenizerError(_DAMAGED)
         if at + size > len(content):
-            raise _DAMAGED
+            raise TokenizerError(_DAMAGED)
         yield tag >> 3, content[at : at + size]
         at += size
 
@@ -136,7 +136,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             return value, at
-    raise _DAMAGED
+    raise TokenizerError(_DAMAGED)
 
 
 def as_llama(model: SentencePieceModel, *, legacy: bool = False) -> SentencePieceModel:

@@ -4,6 +4,7 @@ If a save fails, the previous one is kept, a notice is yielded, and the next sav
 deleted, moved or replaced, the next save creates a new one; files that were deleted inside it are written again.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ from minigpt.model.lora import load_trained_state, lora_of, trained_state
 from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.last_state import LastState
 from minigpt.storage.run import Run
+from minigpt.storage.tensors import in_file_order
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget
 from minigpt.training.distributed import World, distribute_like, to_local
 from minigpt.training.events import Notice, Saved
-from minigpt.training.gathering import Gathering
 from minigpt.training.progress import BestResult, Progress
 from minigpt.training.spike_detection import DivergedError
 from minigpt.training.state import TrainingState, progress_of
@@ -339,3 +340,25 @@ class Checkpointer:
         gathering.finish()
         (failed,) = self.world.all_reduce_max([self.failure is not None])
         return None if failed else path
+
+
+class Gathering:
+    """The tensors of a file, which may be sharded over the processes of a world.
+
+    The main process reads each when it writes it. All processes call `finish`, in which the others take part in that.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], world: World) -> None:
+        self.world = world
+        self._left = deque(in_file_order(tensors).values())
+
+    def read(self, tensor: Tensor) -> Tensor:
+        """The full tensor, on the main process. It must be the next one in the order of the file."""
+        expected = self._left.popleft()
+        assert tensor.shape == expected.shape
+        return self.world.gather(tensor)
+
+    def finish(self) -> None:
+        """Gathers what was not read: everything on the other processes, and the rest after a failed write."""
+        while self._left:
+            self.read(self._left[0])

@@ -5,7 +5,7 @@ of everything that the loop decides by, such as a loss, the time or a request to
 `minigpt.training.process_group` has the world of several processes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -30,14 +30,14 @@ class World:
 
     `rank` is this process's number; the main process is 0. `local_size` of the `size` processes are on this machine.
     `is_sharded` says whether each holds only a shard of the model. `attempt` is the number of times that the launcher
-    has restarted the processes.
+    has started the processes.
     """
 
     rank: int = 0
     size: int = 1
     local_size: int = 1
     is_sharded: bool = False
-    attempt: int = 0
+    attempt: int = 1
 
     def close(self) -> None:
         """Closes the connections to the other processes."""
@@ -63,10 +63,6 @@ class World:
         Raises: ConfigError if there are fewer sequences than processes.
         """
         return range(batch_size)
-
-    def accumulation_steps(self, own: int) -> int:
-        """The number of accumulation steps on this process, which has `own` micro-batches."""
-        return own
 
     # The model.
 
@@ -106,12 +102,17 @@ class World:
         """Stores a value that every process and the launcher can read; returns whether that was possible."""
         return False
 
-    def main_failed(self) -> bool:
-        """Whether the main process failed too, and reports the error: a wrong setting is wrong for all processes."""
-        return False
+    def check_same(self, command: Mapping[str, Any]) -> None:
+        """All processes say what they are asked to do, by names with values that JSON can represent.
 
-    def failure_of_others(self) -> str | None:
-        """The error message of another process, for the main process to report; None if there is none."""
+        Raises: ConfigError on the main process if another process is asked to do something else.
+        """
+
+    def failure(self) -> str | None:
+        """The error of the main process, or on that process the one of another; None if there is none in some seconds.
+
+        A wrong setting is wrong for all processes, and only the main one is to report it.
+        """
         return None
 
     # Collective operations.

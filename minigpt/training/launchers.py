@@ -3,15 +3,17 @@
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from minigpt.errors import ConfigError
 
+_STORE = "MINIGPT_STORE"  # environment variable of the processes of `minigpt train --devices`: the file of their store
 _FIRST_PORT, _PORTS = 20_000, 10_000  # below the ports that Linux gives to outgoing connections
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """One of the processes that train together, and the host and port of the store through which they connect.
+    """One of the processes that train together, and the host and port, or the file, of the store that connects them.
 
     `local_size` of the `size` processes are on this machine. `has_store` says whether the launcher has started the
     store; otherwise rank 0 does. `threads` is the number of CPU threads that the launcher gives this process, if known.
@@ -22,10 +24,22 @@ class Placement:
     size: int
     local_rank: int
     local_size: int
-    host: str
-    port: int
+    host: str = ""
+    port: int = 0
+    file: str | None = None
     has_store: bool = False
     threads: int | None = None
+
+
+def environment_of(rank: int, size: int, store: Path) -> dict[str, str]:
+    """The environment variables of one of `size` processes of this machine, which connect through a file."""
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, _STORE: store}
+    return {name: str(value) for name, value in own.items()}
+
+
+def is_child() -> bool:
+    """Whether `minigpt train --devices` has started this process."""
+    return _STORE in os.environ
 
 
 def is_launched() -> bool:
@@ -50,7 +64,7 @@ def placement() -> Placement | None:
 
 
 def _from_torchrun() -> Placement:
-    rank, size = _number("RANK"), _number("WORLD_SIZE")
+    rank, size, file = _number("RANK"), _number("WORLD_SIZE"), os.environ.get(_STORE)
     return Placement(
         launcher="torchrun",
         rank=rank,
@@ -58,7 +72,8 @@ def _from_torchrun() -> Placement:
         local_rank=_number("LOCAL_RANK", rank),
         local_size=_number("LOCAL_WORLD_SIZE", size),
         host=os.environ.get("MASTER_ADDR", "127.0.0.1"),
-        port=_number("MASTER_PORT"),
+        port=_number("MASTER_PORT", None if file is None else 0),
+        file=file,
         has_store=os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
     )
 

@@ -90,13 +90,12 @@ class Muon(torch.optim.Optimizer):
         if not by_shape:
             return
         device, done = to_local(next(iter(by_shape.values()))[0]).device, 0
-        self.way.start(device)
-        for (number, shape), matrices in by_shape.items():
-            count = max(self.world.size, _MAX_NUMBERS // shape.numel())
-            for start in range(0, len(matrices), count):
-                self._update(matrices[start : start + count], self.param_groups[number], done % self.world.size)
-                done += len(matrices[start : start + count])
-        self.way.stop(device)
+        with self.way.timed(device):
+            for (number, shape), matrices in by_shape.items():
+                count = max(self.world.size, _MAX_NUMBERS // shape.numel())
+                for start in range(0, len(matrices), count):
+                    self._update(matrices[start : start + count], self.param_groups[number], done % self.world.size)
+                    done += len(matrices[start : start + count])
 
     def _update(self, matrices: list[Tensor], group: dict[str, Any], first: int) -> None:
         """Updates matrices of one shape and group. `first` is the process that orthogonalizes the first of them."""

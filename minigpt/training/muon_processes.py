@@ -7,6 +7,7 @@ Source: https://github.com/KellerJordan/modded-nanogpt, which shares Muon's matr
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -85,28 +86,24 @@ class FasterWay:
     """
 
     def __init__(self, world: World) -> None:
-        self.world = world
+        self.world, self.shares = world, world.size > 1
         self.seconds: dict[bool, list[float]] = {True: [], False: []}
-        self.shares = world.size > 1
-        self._started = 0.0
 
     @property
     def is_chosen(self) -> bool:
         """Whether the steps were timed, or there is only one way: with one process, or with sharded weights."""
-        only_one_way = self.world.size == 1 or self.world.is_sharded
-        return only_one_way or len(self.seconds[False]) == _TRIALS
+        return self.world.size == 1 or self.world.is_sharded or len(self.seconds[False]) == _TRIALS
 
-    def start(self, device: torch.device) -> None:
-        """Before the updates of a step."""
-        if not self.is_chosen:
-            self.shares = len(self.seconds[True]) == len(self.seconds[False])
-            self._started = _now(device)
-
-    def stop(self, device: torch.device) -> None:
-        """After them."""
+    @contextmanager
+    def timed(self, device: torch.device) -> Iterator[None]:
+        """A context for the updates of a step."""
         if self.is_chosen:
+            yield
             return
-        self.seconds[self.shares] += self.world.all_reduce_max([_now(device) - self._started])
+        self.shares = len(self.seconds[True]) == len(self.seconds[False])
+        started = _now(device)
+        yield
+        self.seconds[self.shares] += self.world.all_reduce_max([_now(device) - started])
         if self.is_chosen:
             self.shares = min(self.seconds[True]) < min(self.seconds[False])
 

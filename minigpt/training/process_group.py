@@ -5,8 +5,9 @@ The environment variables of torchrun or of Slurm say which processes there are.
 
 import json
 import os
+import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from inspect import signature
@@ -25,11 +26,10 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.last_state import LastState
 from minigpt.storage.tensors import FileTensors
 from minigpt.threads import threads_per_process
-from minigpt.training.broadcast_tensors import BroadcastTensors
 from minigpt.training.distributed import Item, ProcessLostError, World, full_tensor, is_sharded_tensor, to_local
 from minigpt.training.launchers import Placement, placement
 from minigpt.training.memory import activation_bytes, state_bytes
-from minigpt.training.rendezvous import close_when_lost, connect, interface_of, join
+from minigpt.training.rendezvous import close_when_lost, connect, find_interface, join, poll
 
 # A process that ends closes its connections, which the others notice at once, and `close_when_lost` closes those to a
 # machine that is gone. The timeout is for a process that hangs. It must be longer than the main process takes to read a
@@ -45,39 +45,41 @@ _DDP_OPTIONS: Any = {_SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
 
 
 class ProcessGroup(World):
-    """Several processes, of which this is one. Most methods communicate: all must call them in the same order."""
+    """Several processes, of which this is one. Most methods communicate: all must call them in the same order.
 
-    def __init__(self, place: Placement, store: Store, attempt: int) -> None:
+    `is_ours` says whether `close` closes torch's group, which a program may have initialized.
+    """
+
+    def __init__(self, place: Placement, store: Store, attempt: int = 1, *, is_ours: bool = True) -> None:
         self.rank, self.size = place.rank, place.size
         self.local_rank, self.local_size = place.local_rank, place.local_size
-        self.store, self.attempt = store, attempt
+        self.store, self.attempt, self.is_ours = store, attempt, is_ours
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(place.threads or threads_per_process(self.local_size))
 
     @classmethod
-    def connected(cls, place: Placement, command: Mapping[str, Any]) -> "ProcessGroup":
-        """Connects to the other processes; `init_world` describes the arguments and the errors."""
+    def connected(cls, place: Placement) -> "ProcessGroup":
+        """Connects to the other processes; `init_world` describes the errors."""
         shared = connect(place)
         close_when_lost()
         with translated_errors(place.rank, place.size):
-            joined = join(shared, place, command)
-            if place.local_size < place.size and (interface := interface_of(joined.address)) is not None:
-                # Gloo would take the address of the host's name, which is often one that only this machine has.
-                os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            store, attempt = join(shared, place)
+            if (interface := find_interface(store, place)) is not None:
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)  # not that of the address of the host's name
             nccl = torch.cuda.is_available() and dist.is_nccl_available()
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if nccl else "gloo",  # reducing the clock on the CPU does not wait for the GPU
-                store=PrefixStore("group", joined.store),
+                store=PrefixStore("group", store),
                 rank=place.rank,
                 world_size=place.size,
                 timeout=_TIMEOUT,
             )
         close_when_lost()
-        group = cls(place, joined.store, joined.attempt)
-        group.announce(f"joined/{place.rank}")
-        return group
+        return cls(place, store, attempt)
 
     def close(self) -> None:
+        if not self.is_ours:
+            return
         dist.destroy_process_group()
         # Gloo's threads need the GIL to free the last tensors. If they request it while the interpreter shuts down,
         # they abort the process, so this waits until they are done.
@@ -94,10 +96,6 @@ class ProcessGroup(World):
         each, more = divmod(batch_size, self.size)
         start = self.rank * each + min(self.rank, more)
         return range(start, start + each + (self.rank < more))
-
-    def accumulation_steps(self, own: int) -> int:
-        # With sharded weights, all processes communicate in every forward pass, so all need as many steps.
-        return int(self.all_reduce_max([own])[0]) if self.is_sharded else own
 
     # The model.
 
@@ -177,10 +175,8 @@ class ProcessGroup(World):
 
     # Collective operations.
 
-    @contextmanager
-    def translate_errors(self) -> Iterator[None]:
-        with translated_errors(self.rank, self.size):
-            yield
+    def translate_errors(self) -> AbstractContextManager[object]:
+        return translated_errors(self.rank, self.size)
 
     def all_reduce_sum(self, figures: Tensor) -> Tensor:
         total = figures.clone()
@@ -233,68 +229,77 @@ class ProcessGroup(World):
             return False
         return True
 
-    def main_failed(self) -> bool:
-        return self._until_failure(lambda: self.store.check(["failed/0"]))
-
-    def failure_of_others(self) -> str | None:
-        failures: list[str] = []
-
-        def found() -> bool:
-            ranks = [rank for rank in range(1, self.size) if self.store.check([f"failed/{rank}"])]
-            failures.extend(self.store.get(f"failed/{rank}").decode() for rank in ranks[:1])
-            return bool(ranks)
-
-        self._until_failure(found)
-        return failures[0] if failures else None
-
-    def _until_failure(self, found: Callable[[], bool]) -> bool:
-        """Whether that is true soon, or the store has ended with its process; an error needs time to reach all."""
-        until = time.monotonic() + _FAILURE_DELAY
-        while time.monotonic() < until:
+    def failure(self) -> str | None:
+        for _ in poll(_FAILURE_DELAY):
             try:
-                if found():
-                    return True
+                for rank in range(1, self.size) if self.is_main else range(1):
+                    if self.store.check([f"failed/{rank}"]):
+                        return self.store.get(f"failed/{rank}").decode()
             except RuntimeError:  # the main process had the store and has ended
-                return True
-            time.sleep(0.05)
-        return False
+                return None if self.is_main else ""
+        return None
+
+    def check_same(self, command: Mapping[str, Any]) -> None:
+        self.store.set(f"command/{self.rank}", json.dumps([socket.gethostname(), dict(command)]))
+        for rank in range(1, self.size) if self.is_main else ():
+            host, other = json.loads(self.store.get(f"command/{rank}"))
+            for name in sorted({*command, *other}):
+                if other.get(name) != command.get(name):
+                    raise ConfigError(
+                        f"process {rank + 1} of {self.size}, on {host}, has {_shown(name, other)}, and the first "
+                        f"process has {_shown(name, command)}; start all of them with the same command and versions"
+                    )
 
 
-class Adopted(ProcessGroup):
-    """The default group of a program that has initialized torch.distributed, which also closes it."""
+class BroadcastTensors(Mapping[str, Tensor]):
+    """The main process's tensors, each sent when it is read: not every process has memory for all of them."""
 
-    @classmethod
-    def of(cls, place: Placement) -> "Adopted":
-        """The group that this process is in.
+    def __init__(self, shapes: Mapping[str, tuple[str, list[int]]], state: LastState | None) -> None:
+        self.shapes = shapes
+        self.own = state.tensors if state is not None else None
 
-        Raises: ConfigError if the group cannot send tensors of the CPU.
-        """
-        if "gloo" not in (backend := dist.get_backend_config()):
-            raise ConfigError(
-                f"the backend of torch.distributed ({backend}) must include gloo, for tensors on the CPU: initialize "
-                'it with "cpu:gloo,cuda:nccl"'
-            )
-        close_when_lost()
-        return cls(place, PrefixStore("minigpt", dist.distributed_c10d._get_default_store()), 0)
+    def __getitem__(self, name: str) -> Tensor:
+        dtype, shape = self.shapes[name]
+        if self.own is None:
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+        else:
+            tensor = self.own[name].cpu().contiguous()
+        if tensor.numel():
+            dist.broadcast(tensor.reshape(-1).view(torch.uint8), 0)
+        return tensor
 
-    def close(self) -> None:
-        """Does nothing: the group belongs to the program."""
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
 
 
-def init_world(command: Mapping[str, Any] | None = None) -> World:
+def init_world() -> World:
     """The world that the environment variables of torchrun or srun describe; without them, a world of one process.
 
-    torchrun's are RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. `command` says what the
-    process is to do, by names with values that JSON can represent; it must be the same for all. If the program has
+    torchrun's are RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. If the program has
     initialized torch.distributed already, as Ray Train does, its default group is used.
 
-    Raises: ConfigError if variables are missing, or on rank 0 if another process has another command, and
-    MainFailedError then on the others; ProcessLostError if other processes do not connect.
+    Raises: ConfigError if variables are missing, or if that group cannot send tensors of the CPU; ProcessLostError if
+    other processes do not connect.
     """
     place = placement()
     if place is None:
         return World()
-    return Adopted.of(place) if dist.is_initialized() else ProcessGroup.connected(place, command or {})
+    if not dist.is_initialized():
+        return ProcessGroup.connected(place)
+    if "gloo" not in (backend := dist.get_backend_config()):
+        raise ConfigError(
+            f"the backend of torch.distributed ({backend}) must include gloo, for tensors on the CPU: initialize it "
+            'with "cpu:gloo,cuda:nccl"'
+        )
+    close_when_lost()
+    return ProcessGroup(place, PrefixStore("minigpt", dist.distributed_c10d._get_default_store()), is_ours=False)
+
+
+def _shown(name: str, command: Mapping[str, Any]) -> str:
+    return f"no {name}" if command.get(name) is None else f"{name} ({command[name]})"
 
 
 def local_device(name: str, processes: int, rank: int = 0) -> torch.device:

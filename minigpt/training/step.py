@@ -1,12 +1,15 @@
 """One optimizer step: micro-batches, gradients, clipping, loss-spike detection, update."""
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minigpt.config import TrainConfig
 from minigpt.data.batches import UNSCORED
@@ -16,16 +19,101 @@ from minigpt.model.gpt import GPT
 from minigpt.native.accelerate import accelerate
 from minigpt.seeds import mix_seed
 from minigpt.threads import LoadMonitor, ThreadTrials, watch_load
-from minigpt.training.distributed import World
-from minigpt.training.gradients import clip_gradients, local_gradients, zero_if
+from minigpt.tokenizer.spelling import SpellingFeatures
+from minigpt.training.distributed import World, full_tensor, to_local
 from minigpt.training.loss import LossModel
 from minigpt.training.memory import checkpoint_blocks, is_out_of_memory
-from minigpt.training.micro_batch import Batches, MicroBatch
 from minigpt.training.optimizers import build_optimizers, set_learning_rate
 from minigpt.training.sampled_softmax import StepVocabulary, TokenSampler
 from minigpt.training.spelling_updates import SpellingAdamW
-from minigpt.training.spike_detection import SpikeDetector
-from minigpt.training.step_result import StepResult
+from minigpt.training.spike_detection import DivergedError, SpikeDetector
+
+_SKIPS_OF_DIVERGENCE = 5  # skipped steps in a row that mean that training has diverged
+
+
+class Batches(Protocol):
+    """A source of batches: `minigpt.data.corpus.Corpus`, or random tokens to measure speed."""
+
+    def batch(
+        self, step: int, size: int, length: int, seed: int, rows: range, noise: float, bpe_dropout: float,
+        loss_on: str, /,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Inputs and targets of some rows of a step's batch, (B, T) int64 each.
+
+        The fraction `noise` of the inputs is random; `bpe_dropout` is the probability of dropping a merge. Targets that
+        are not of the turns of the role `loss_on` are UNSCORED.
+        """
+
+    def scores_all(self, loss_on: str, /) -> bool:
+        """Whether no target is UNSCORED."""
+
+    def token_counts(self, vocab_size: int) -> Tensor:
+        """How often each of the first `vocab_size` ids is in a part of the training tokens, (V,) int64."""
+
+    def spelling_features(self, vocab_size: int) -> SpellingFeatures:
+        """What the spellings of the first `vocab_size` tokens have in common."""
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatch:
+    """Some rows of a step's batch: inputs and targets, (B, T) int64 each.
+
+    `scored` (N,) int64 are the positions in the flattened targets that count; None if all do.
+    """
+
+    rows: range
+    inputs: Tensor
+    targets: Tensor
+    scored: Tensor | None
+
+    @property
+    def n_scored(self) -> int:
+        """The number of targets that count."""
+        if not self.rows:
+            return 0
+        return self.targets.numel() if self.scored is None else len(self.scored)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The measurements of one step. `step` counts from 1.
+
+    Units: `loss` nats per token, NaN if none is scored; `gradient_norm` before clipping. `loss_scale` multiplies
+    float16 losses, else None.
+    """
+
+    step: int
+    learning_rate: float
+    loss: float
+    gradient_norm: float
+    skipped: bool
+    loss_scale: float | None = None
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether only the gradient is infinite, since it was too large for its loss scale."""
+        return self.loss_scale is not None and math.isfinite(self.loss) and not math.isfinite(self.gradient_norm)
+
+    @property
+    def skip_reason(self) -> str:
+        """Why the step was skipped, for the user."""
+        if math.isfinite(self.loss) and math.isfinite(self.gradient_norm):
+            return f"loss {self.loss:.4g} is far above the recent losses"
+        return f"loss {self.loss:.4g}, gradient norm {self.gradient_norm:.4g}"
+
+    def check_divergence(self, consecutive_skips: int) -> None:
+        """Raises DivergedError if too many steps in a row were skipped, or if float16 overflows at every loss scale.
+
+        Each overflow halves the loss scale. That may happen many times in a row and is harmless until the scale is
+        below 1.
+        """
+        if self.loss_scale is not None and self.loss_scale < 1:
+            raise DivergedError(f"float16 gradients overflow at every loss scale, now {self.loss_scale:g}")
+        if consecutive_skips >= _SKIPS_OF_DIVERGENCE:
+            raise DivergedError(
+                f"loss {self.loss:.4g}, gradient norm {self.gradient_norm:.4g}; {_SKIPS_OF_DIVERGENCE} steps in a row "
+                f"were skipped at learning rate {self.learning_rate:.3g}"
+            )
 
 
 class TrainStep:
@@ -217,8 +305,9 @@ class TrainStep:
             micro_batches = list(micro_batches)
             own = sum(batch.n_scored for batch in micro_batches)
             n_scored = int(self.world.all_reduce_sum(torch.tensor(own)))  # on the CPU, without waiting for the GPU
-        own_steps = -(-len(self.rows) // self.micro_batch_size)
-        accumulation_steps = self.world.accumulation_steps(own_steps)
+        accumulation_steps = -(-len(self.rows) // self.micro_batch_size)
+        if self.world.is_sharded:  # all processes communicate in every forward pass, so all need as many steps
+            accumulation_steps = int(self.world.all_reduce_max([accumulation_steps])[0])
         corrections = None if self.sampler is None else self.sampler.corrections(step)  # (V,)
         batches = iter(micro_batches)
         for number in range(accumulation_steps):
@@ -343,3 +432,43 @@ class TrainStep:
             return None
         self.loss_model.restore_plain()
         return failure or "on another process"
+
+
+def local_gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """What this process has of the parameters' gradients, in their own memory; of a sparse one, its rows."""
+    gradients = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        if parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()  # adds rows of several micro-batches
+        gradients.append(parameter.grad.values() if parameter.grad.is_sparse else to_local(parameter.grad))
+    return gradients
+
+
+def zero_if(skip: Tensor, gradients: Sequence[Tensor]) -> None:
+    """Zeroes gradients, NaN and infinite ones too, if `skip` () is true; a GPU finds that out by itself.
+
+    The bits of any number times 0 are those of 0.0, so a few kernels for many tensors do it: `masked_fill_` is one for
+    each tensor.
+    """
+    for dtype in (torch.int32, torch.int16):
+        bits = [gradient.view(dtype) for gradient in gradients if gradient.element_size() == dtype.itemsize]
+        if bits:
+            torch._foreach_mul_(bits, (~skip).to(dtype))
+
+
+def clip_gradients(parameters: Sequence[nn.Parameter], max_norm: float, *, is_sharded: bool) -> Tensor:
+    """Scales the gradients to the norm `max_norm` if they exceed it; returns the norm before, (). 0 does not clip.
+
+    torch's `clip_grad_norm_` multiplies in any case, often by 1, so that a GPU need not wait for the norm. A CPU saves
+    that: up to a tenth of a small model's step.
+    """
+    max_norm = max_norm or math.inf
+    if is_sharded or parameters[0].device.type != "cpu":
+        return full_tensor(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
+    gradients = local_gradients(parameters)
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if not norm + 1e-6 <= max_norm:  # torch adds it too; NaN is not smaller
+        torch._foreach_mul_(gradients, max_norm / (norm + 1e-6))
+    return norm

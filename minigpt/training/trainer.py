@@ -8,11 +8,11 @@ import torch
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.device import allow_tf32, resolve_dtype
-from minigpt.errors import CheckpointError, ConfigError, DataError, TrainingError
+from minigpt.errors import CheckpointError, ConfigError, TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import Result
-from minigpt.training.budget import Budget, planned_steps
+from minigpt.training.budget import Budget, bpe_dropout, learning_rate, planned_steps
 from minigpt.training.checkpointing import Checkpointer
 from minigpt.training.clock import Clock, Control
 from minigpt.training.distributed import World
@@ -20,15 +20,12 @@ from minigpt.training.evaluation import Evaluator, PeriodicEvaluation
 from minigpt.training.events import EndReason, Event, Finished, Notice, Step
 from minigpt.training.memorization import MemorizationMonitor
 from minigpt.training.progress import Progress
-from minigpt.training.schedules import bpe_dropout, learning_rate
 from minigpt.training.spike_detection import DivergedError, RunDivergedError
 from minigpt.training.state import TrainingState
-from minigpt.training.step import TrainStep
-from minigpt.training.step_result import StepResult
+from minigpt.training.step import StepResult, TrainStep
 
 _MAX_ROLLBACKS = 3
 _UNSCORED_STEPS = 0.001  # of the steps: more are worth a notice
-_POLL = 0.1  # seconds between two looks for tokens that are still written
 _STEP_LOG = ("step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds", "tokens_per_second")
 
 
@@ -61,7 +58,7 @@ class Trainer:
         self.train_step = TrainStep(model, corpus, config, device, dtype, world, teacher)
         self.tokens_per_step = self.train_step.batch_size * self.train_step.context
         self._batch_arguments = self.train_step.batch_size, self.train_step.context, config.seed
-        self.budget = Budget(config, planned_steps(config, corpus.n_train_tokens))
+        self.budget = Budget(config, planned_steps(config, len(corpus.train)))
         self.clock = Clock(control, world)
         self.evaluator = Evaluator(model, corpus, config, dtype, world, whole_text=evaluates_whole_text)
         state = TrainingState(self.train_step, corpus.fingerprint)
@@ -133,8 +130,6 @@ class Trainer:
                     yield from self._save()
                 if pauses:
                     self._restart_step_timer()
-                if end is None and self.corpus.grows:
-                    yield from self._wait_for_text()
                 if end is None and not self.clock.stop:
                     yield from self._take_step()
             except DivergedError as error:
@@ -149,33 +144,6 @@ class Trainer:
     def _save_is_due(self) -> bool:
         saved_step, saved_seconds = self.checkpointer.saved_step, self.checkpointer.saved_seconds
         return self.budget.save_is_due(self.progress, saved_step, saved_seconds, requested=self.clock.save)
-
-    def _wait_for_text(self) -> Iterator[Event]:
-        """Waits until the tokens of the next step are there, or a stop is requested.
-
-        Raises: TrainingError if they never will be; the state is saved before.
-        """
-        waited = False
-        while not self.clock.stop:
-            ready, failure = True, ""
-            try:
-                ready = self.corpus.is_ready(self.progress.step, *self._batch_arguments)
-            except DataError as error:
-                failure = str(error)
-            missing, failed = self.world.all_reduce_max([not ready, bool(failure)])
-            if failed:
-                yield from self._save()
-                raise TrainingError(failure or "the text cannot be read by another process")
-            if not missing:
-                break
-            if not waited:
-                yield from self._pending_results()
-                yield Notice(self.progress.step, f"waiting for the text: {self.corpus.shards_done()}")
-                waited = True
-            time.sleep(_POLL)
-            self.clock.synchronize(self.progress)
-        if waited:
-            self._restart_step_timer()
 
     # Steps.
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 from builders import new_model
 
-from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt import optional_packages
+from minigpt.corpus_report import languages
+from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.storage.run import Run as RunFolder
 from minigpt.tokenizer.ids_only import IdsOnly
@@ -49,6 +52,24 @@ def test_the_report_on_a_clean_text_ends_with_nothing_serious_to_fix(run: Any, s
     assert sea.read_bytes() == before
 
 
+def test_without_the_extra_one_line_says_what_is_not_measured(
+    run: Any, sea: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("py3langid", "py3langid.langid", "pydivsufsort"):
+        monkeypatch.setitem(sys.modules, name, None)
+    found = optional_packages.find_spec
+    monkeypatch.setattr(
+        optional_packages, "find_spec", lambda name: None if name in ("py3langid", "pydivsufsort") else found(name)
+    )
+    languages._identifier.cache_clear()
+    lines = run("corpus", "sea.txt").stdout.splitlines()
+    languages._identifier.cache_clear()
+    (line,) = (line for line in lines if "pydivsufsort" in line)
+    assert line.startswith("  measuring languages, repeated passages and leakage needs py3langid and pydivsufsort, ")
+    assert any(re.search(r"languages +not measured", line) for line in lines)
+    assert lines[-1] == "nothing serious to fix"
+
+
 def test_a_tiny_text_is_a_finding(run: Any, here: Path) -> None:
     (here / "tiny.txt").write_text("The cat sat on the mat. " * 5 + "And so did the dog...")
     lines = run("corpus", "tiny.txt").stdout.splitlines()
@@ -65,17 +86,6 @@ def test_issues_are_shown_with_locations_and_the_most_serious_is_to_be_fixed_fir
     last = result.stdout.splitlines()[-1]
     assert last.startswith("fix first: invalid bytes, 1 from bad.txt:121 (byte ")
     assert last.endswith("(2 more above)")
-
-
-def test_bytes_that_the_named_encoding_does_not_have_are_to_be_fixed_first(run: Any, here: Path) -> None:
-    (here / "bad.txt").write_bytes(book().encode() + b"caf\xe9 \x81\n")
-    result = run("corpus", "bad.txt", "--encoding", "windows-1252")
-    assert result.exit_code == 0, result.stderr
-    assert "invalid bytes: 1, at bad.txt:120\n    café \\x81\n" in result.stdout
-    advice = "training stops at the first; name another --encoding, or use --encoding-errors replace"
-    assert result.stdout.splitlines()[-1] == f"fix first: invalid bytes, 1 from bad.txt:120 on; {advice}"
-    (issue,) = json.loads(run("corpus", "bad.txt", "--encoding", "windows-1252", "--json").stdout)["issues"]
-    assert issue["locations"] == [{"file": "bad.txt", "line": 120, "byte": None}]
 
 
 def test_json_has_the_report_and_the_former_names_of_its_keys(run: Any, here: Path) -> None:
@@ -169,17 +179,6 @@ def test_training_prints_and_records_the_baselines_and_says_which_it_beats(
     assert any("bytes" in line for line in expected)
 
 
-def test_a_run_without_recorded_baselines_resumes(run: Any, sea: Path, tiny: list[str]) -> None:
-    assert run("train", "sea.txt", *tiny).exit_code == 0
-    path = sea.parent / "checkpoints/sea/training.json"
-    record = json.loads(path.read_text())
-    del record["baselines"]
-    path.write_text(json.dumps(record))
-    result = run("train", "--resume", "--steps", "8", "--name", "sea")
-    assert result.exit_code == 0, result.stderr
-    assert "to beat" not in result.stderr
-
-
 def test_baselines_survive_a_resume_but_not_a_changed_text(run: Any, sea: Path, tiny: list[str]) -> None:
     assert run("train", "sea.txt", *tiny).exit_code == 0
     measured = figures(RunFolder.open(sea.parent / "checkpoints/sea"))
@@ -204,13 +203,6 @@ def test_control_characters_in_a_text_or_its_name_do_not_reach_the_terminal(run:
     assert "bad\u241b[31m.txt:11 (byte " in result.stdout
     shown = result.stdout.replace("\n", "")
     assert [character for character in shown if ord(character) < 32 or 127 <= ord(character) < 160] == []
-
-
-def test_a_text_with_long_overlapping_repeats_is_reported(run: Any, here: Path) -> None:
-    (here / "morse.txt").write_text(" ".join(["zero", "one"][i.bit_count() & 1] for i in range(8192)))
-    result = run("corpus", "morse.txt")
-    assert result.exit_code == 0, result.stderr
-    assert "longest repeated passage: 9,217 bytes" in result.stdout
 
 
 def test_near_duplicates_are_shown_with_the_words_that_differ(run: Any, here: Path) -> None:

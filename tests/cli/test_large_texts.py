@@ -1,4 +1,4 @@
-"""`minigpt train` with texts in shards: --mix, --deduplicate, --prepare, and their wrong use."""
+"""`minigpt train` with --mix, --deduplicate and --prepare, and their wrong use."""
 
 import json
 import shutil
@@ -30,13 +30,9 @@ def test_a_mix_names_its_texts_with_their_weights_and_resumes(texts: Path, run: 
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
-    [
-        ("web", ["web.jsonl", "--shards", "on"]),
-        ("books", ["books.jsonl", "--deduplicate"]),
-        ("mixed", ["--mix", "web.jsonl=3", "books.jsonl=1"]),
-    ],
+    [("books", ["books.jsonl", "--deduplicate"]), ("mixed", ["--mix", "web.jsonl=3", "books.jsonl=1"])],
 )
-def test_the_training_text_in_shards_is_recognized_without_its_cache(
+def test_the_training_text_is_recognized_without_its_cache(
     texts: Path, run: Any, tiny: list[str], name: str, arguments: list[str]
 ) -> None:
     assert run("train", *arguments, *tiny, "--name", name, "--no-report").exit_code == 0
@@ -50,8 +46,7 @@ def test_the_training_text_in_shards_is_recognized_without_its_cache(
         assert json.loads(run("evaluate", name, *again, "--held-out", "--json").stdout)["loss"] == expected
         shutil.rmtree(texts / "cache")
     copy = copies[0].partition("=")[0]
-    what = "is in the text" if name == "mixed" else "is the text"
-    assert f"note: {copy} {what} that {name} was trained on" in run("evaluate", name, copy).stderr
+    assert f"note: {copy} is in the text that {name} was trained on" in run("evaluate", name, copy).stderr
     with Path(given[0].partition("=")[0]).open("a") as file:
         file.write('\n{"text": "more"}')
     changed = run("evaluate", name, "--held-out")
@@ -63,24 +58,26 @@ def test_the_training_text_in_shards_is_recognized_without_its_cache(
 
 
 def test_prepared_tokens_are_those_that_training_reads(texts: Path, run: Any, tiny: list[str]) -> None:
-    prepared = run("train", "web.jsonl", "--prepare", "--shards", "on", "--tokenizer", "bytes")
+    prepared = run("train", "web.jsonl", "--prepare", "--tokenizer", "bytes")
     assert prepared.exit_code == 0, prepared.output
     assert not (texts / "checkpoints").exists()
-    before = shards(texts)
+    before = tokens(texts)
     assert before
-    assert run("train", "web.jsonl", "--shards", "on", *tiny).exit_code == 0
-    assert shards(texts) == before
+    assert run("train", "web.jsonl", *tiny).exit_code == 0
+    assert tokens(texts) == before
 
 
-def shards(folder: Path) -> dict[Path, int]:
+def tokens(folder: Path) -> dict[Path, int]:
     """The tokens in the cache, and when each file was written."""
-    return {path: path.stat().st_mtime_ns for path in (folder / "cache" / "shards").glob("*/*.bin")}
+    return {path: path.stat().st_mtime_ns for path in (folder / "cache" / "corpora").glob("*/*.bin")}
 
 
-def test_equal_documents_are_dropped_on_request(texts: Path, run: Any, tiny: list[str]) -> None:
+def test_equal_documents_are_dropped_on_request_and_counted(texts: Path, run: Any, tiny: list[str]) -> None:
     sizes = {}
-    for name, more in (("all", ["--shards", "on"]), ("once", ["--deduplicate"])):
-        assert run("train", "books.jsonl", *more, *tiny, "--name", name).exit_code == 0
+    for name, more in (("all", []), ("once", ["--deduplicate"])):
+        trained = run("train", "books.jsonl", *more, *tiny, "--name", name)
+        assert trained.exit_code == 0
+        assert ("dropped 150 documents equal to an earlier one" in trained.stderr) == bool(more)
         corpus = Run.open(texts / "checkpoints" / name).record.corpus
         assert corpus is not None
         sizes[name] = corpus.train_tokens
@@ -93,7 +90,9 @@ def test_equal_documents_are_dropped_on_request(texts: Path, run: Any, tiny: lis
         (["--mix", "web.jsonl=0"], "the weight of web.jsonl is '0'; it must be a number above 0"),
         (["--mix", "web.jsonl=-1"], "the weight of web.jsonl is '-1'; it must be a number above 0"),
         (["--mix", "web.jsonl=inf"], "it must be a number above 0"),
+        (["--mix", "web.jsonl"], "mix needs a weight for each text, as in web.jsonl=3; web.jsonl has none"),
         (["--mix", "web.jsonl=1", "film.txt=1"], "film.txt does not exist"),
+        (["--mix", "web.jsonl=1", "*.jsonl=1"], "mix: web.jsonl is in two texts, so its held-out documents would be"),
         (["--prepare"], "there is no text to prepare"),
     ],
 )

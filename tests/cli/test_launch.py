@@ -9,21 +9,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
 import typer
 from click.testing import Result
-from torch.distributed import HashStore
+from torch.distributed import FileStore
 
 from minigpt.cli.joined_world import joined_world
-from minigpt.cli.launch import _describe_saved_state
+from minigpt.cli.launch import LOST, _cause
 from minigpt.cores import available_cores
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.jobs.request import Request
 from minigpt.storage.run import Run
 from minigpt.training.distributed import World
+from minigpt.training.rendezvous import group_store
 
 CHECKPOINTS = Path("checkpoints")
 LONG = ["train", "fox.txt", "--steps", "100000", "--patience", "0", "--sample-every", "0"]
@@ -114,14 +115,6 @@ def test_more_processes_than_cores_are_refused(run: Callable[..., Result], tiny:
     )
 
 
-def test_more_processes_than_gpus_are_refused(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    result = run("train", "fox.txt", "--devices", "3")
-    assert result.exit_code == 1
-    assert "devices (3) must be at most 2, the cuda devices of this machine" in result.stderr
-
-
 @pytest.mark.parametrize(("flags", "cores", "expected"), [([], 1, 1), (["--devices", "2"], 4, 2)])
 def test_a_plan_is_measured_with_the_threads_that_a_process_will_have(
     run: Callable[..., Result], tiny: list[str], monkeypatch: pytest.MonkeyPatch, flags: list[str], cores: int,
@@ -159,33 +152,57 @@ def begun_on_two(run: Callable[..., Result], here: Path, tiny: list[str], monkey
 
 
 class Started:
-    """A process that ended with 0; `handlers` has the SIGUSR1 handler that it inherited."""
+    """A process that ended with 0; `started` has what each was started with."""
 
-    handlers: ClassVar[list[object]] = []
-    passes_files: ClassVar[list[bool]] = []
+    started: ClassVar[list[dict[str, Any]]]
     returncode = 0
 
-    def __init__(self, *_: object, close_fds: bool, **__: object) -> None:
-        self.passes_files.append(not close_fds)
-        self.handlers.append(signal.getsignal(signal.SIGUSR1) if hasattr(signal, "SIGUSR1") else None)
+    def __init__(self, _: list[str], **options: Any) -> None:
+        handler = signal.getsignal(signal.SIGUSR1) if hasattr(signal, "SIGUSR1") else signal.SIG_IGN
+        self.started.append({**options, "SIGUSR1": handler})
 
     def poll(self) -> int:
         return 0
 
-    def kill(self) -> None: ...
+    def kill(self, *_: object) -> None: ...
 
-    wait = kill
+    wait = terminate = kill
 
 
-def test_a_run_resumes_on_the_device_that_it_began_on(
+def test_a_resumed_run_starts_its_processes_on_its_device(
     run: Callable[..., Result], begun_on_two: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = signal.getsignal(signal.SIGUSR1) if hasattr(signal, "SIGUSR1") else None
     monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Started)
-    monkeypatch.setattr(Started, "handlers", [])
+    monkeypatch.setattr(Started, "started", [], raising=False)
     assert run("train", "--resume").exit_code == 0
-    assert len(Started.handlers) == 2
-    other = run("train", "--resume", "--device", "cuda")
-    assert "devices (2) must be at most 1, the cuda devices of this machine" in other.stderr
+    assert [(each["env"]["RANK"], each["env"]["WORLD_SIZE"]) for each in Started.started] == [("0", "2"), ("1", "2")]
+    assert [each["close_fds"] for each in Started.started] == [False, True]  # the main one reads the shell's pipes
+    assert {each["SIGUSR1"] for each in Started.started} == {signal.SIG_IGN}  # which they do until they train
+    if before is not None:
+        assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_a_process_that_cannot_be_started_ends_the_others(
+    run: Callable[..., Result], tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[object] = []
+
+    class Second(Started):
+        def __init__(self, command: list[str], **options: Any) -> None:
+            if self.started:
+                raise OSError("no more processes")
+            super().__init__(command, **options)
+
+        def kill(self, *_: object) -> None:
+            killed.append(self)
+
+    monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Second)
+    monkeypatch.setattr("minigpt.cores.available_cores", lambda: 2)
+    monkeypatch.setattr(Started, "started", [], raising=False)
+    with pytest.raises(OSError, match="no more processes"):
+        run("train", "fox.txt", *tiny, "--devices", "2")
+    assert len(killed) == 1
 
 
 def test_each_process_uses_the_device_of_the_resumed_run(
@@ -198,7 +215,7 @@ def test_each_process_uses_the_device_of_the_resumed_run(
             taken.append(name)
             raise ConfigError("seen")
 
-    monkeypatch.setattr("minigpt.training.process_group.init_world", lambda _: OneOfTwo())
+    monkeypatch.setattr("minigpt.training.process_group.init_world", lambda: OneOfTwo())
     monkeypatch.setenv("WORLD_SIZE", "2")
     for flags in ([], ["--device", "cuda"]):
         assert run("train", "--resume", *flags).stderr == "minigpt: seen\n"
@@ -210,71 +227,31 @@ def test_devices_are_refused_if_a_launcher_has_started_one_process(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert run("train", "fox.txt", "--devices", "2").stderr == (
-        "minigpt: devices (2) cannot be combined with WORLD_SIZE=1, with which a launcher says that it started one "
-        "process; give one of the two\n"
+        "minigpt: devices (2) must be 1, the number of processes that torchrun or srun started on this machine, or be "
+        "omitted\n"
     )
     assert not (here / "checkpoints").exists()
 
 
-def test_a_run_that_saved_only_its_weights_continues_from_them_by_fine_tuning(
-    run: Callable[..., Result], begun_on_two: None, here: Path
-) -> None:
-    folder = here / "checkpoints" / "fox"
-    store = HashStore()
-    assert _describe_saved_state(store, 2, CHECKPOINTS) == "training had not started"
+def test_the_cause_of_an_end_and_what_is_saved(begun_on_two: None, here: Path) -> None:
+    folder, file = here / "checkpoints" / "fox", here / "store"
+    store, killed = group_store(FileStore(str(file)), 1), "process 2 of 2 was killed (SIGKILL)"
+
+    def cause(*codes: int | None) -> str:
+        return _cause(list(codes), file, 2, CHECKPOINTS)
+
+    assert cause(LOST, -9) == f"{killed}; training had not started"
     store.set("run", str(folder))
-    assert _describe_saved_state(store, 2, CHECKPOINTS).startswith("step 6 is saved in ")
+    assert cause(None, -9).startswith(f"{killed}; step 6 is saved in ")
+    assert cause(None, 1).startswith("process 2 of 2 failed (exit code 1); ")
+    assert cause(LOST, LOST).startswith("process 1 of 2 lost the connection to the others; ")
     (folder / "last" / "state.safetensors").unlink()
-    assert _describe_saved_state(store, 2, CHECKPOINTS) == (
-        f"only the weights of step 6 are saved in {folder}; continue with: minigpt train TEXT --from fox --devices 2"
+    assert cause(LOST, -9) == (
+        f"{killed}; only the weights of step 6 are saved in {folder}; continue with: "
+        "minigpt train TEXT --from fox --devices 2"
     )
-
-
-def test_the_main_process_can_read_a_pipe_that_the_shell_opened(
-    run: Callable[..., Result], tiny: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Started)
-    monkeypatch.setattr("minigpt.cores.available_cores", lambda: 2)
-    monkeypatch.setattr(Started, "passes_files", [])
-    assert run("train", "fox.txt", *tiny, "--devices", "2").exit_code == 0
-    assert Started.passes_files == [True, False]
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no SIGUSR1")
-def test_processes_that_do_not_train_yet_ignore_sigusr1(
-    run: Callable[..., Result], tiny: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = signal.getsignal(signal.SIGUSR1)
-    monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Started)
-    monkeypatch.setattr("minigpt.cores.available_cores", lambda: 2)
-    monkeypatch.setattr(Started, "handlers", [])
-    assert run("train", "fox.txt", *tiny, "--devices", "2").exit_code == 0
-    assert Started.handlers == [signal.SIG_IGN, signal.SIG_IGN]
-    assert signal.getsignal(signal.SIGUSR1) is before
-
-
-def test_a_process_that_cannot_be_started_ends_the_others(
-    run: Callable[..., Result], tiny: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed: list[object] = []
-
-    class Second(Started):
-        def __init__(self, *_: object, **__: object) -> None:
-            if self.handlers:
-                raise OSError("no more processes")
-            super().__init__(close_fds=True)
-
-        def kill(self) -> None:
-            killed.append(self)
-
-        wait = Started.kill
-
-    monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Second)
-    monkeypatch.setattr("minigpt.cores.available_cores", lambda: 2)
-    monkeypatch.setattr(Started, "handlers", [])
-    with pytest.raises(OSError, match="no more processes"):
-        run("train", "fox.txt", *tiny, "--devices", "2")
-    assert len(killed) == 1
+    store.set("failed/1", "its text is not there")
+    assert cause(LOST, 1) == "its text is not there"
 
 
 class Several(World):
@@ -305,7 +282,7 @@ def test_a_failing_process_exits_without_waiting_for_the_others(
 ) -> None:
     world, at_exit = Several(), []
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("minigpt.training.process_group.init_world", lambda _: world)
+    monkeypatch.setattr("minigpt.training.process_group.init_world", lambda: world)
     monkeypatch.setattr("minigpt.cli.joined_world.atexit.register", lambda *call: at_exit.append(call))
     raised = None
     try:
@@ -358,33 +335,20 @@ def test_a_killed_process_ends_all_with_a_message_and_a_state_that_resumes(
 @pytest.mark.slow
 @needs_two_cores
 @needs_proc
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "alone"), [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)])
 def test_a_signal_saves_once_and_stops_all(
-    launch: Callable[..., Launched], here: Path, tiny: list[str], number: signal.Signals
+    launch: Callable[..., Launched], here: Path, tiny: list[str], number: signal.Signals, alone: bool
 ) -> None:
     command = launch([*LONG[:2], *tiny, *LONG[2:], "--eval-every", "99999", "--save-every", "99999", "--devices", "2"])
     command.until(lambda: "step 1/" in command.stderr())
     command.process.send_signal(signal.SIGUSR1)
     command.until(lambda: saved(here))
     first = saved(here)
-    command.process.send_signal(number)
+    os.kill(command.pids()[1] if alone else command.process.pid, number)
     assert command.end() == 128 + number
     assert saved(here) > first
     assert command.stderr().count("stopped: step") == 1
     assert command.pids() == {}
-
-
-@pytest.mark.slow
-@needs_two_cores
-@needs_proc
-def test_a_process_that_gets_a_stop_signal_alone_stops_the_others(
-    launch: Callable[..., Launched], here: Path, tiny: list[str]
-) -> None:
-    command = launch([*LONG[:2], *tiny, *LONG[2:], "--devices", "2"])
-    command.until(trains(here))
-    os.kill(command.pids()[1], signal.SIGTERM)
-    assert command.end() == 128 + signal.SIGTERM
-    assert command.stderr().count("stopped: step") == 1
 
 
 @pytest.mark.slow
@@ -424,6 +388,4 @@ def test_devices_with_torchrun_are_refused_once(launch: Callable[..., Launched],
         ["train", "fox.txt", *tiny, "--devices", "3"], "torch.distributed.run", "--nproc-per-node", "2", "-m"
     )
     assert command.end() == 1
-    assert (
-        command.stderr().count("minigpt: devices (3) cannot be combined with torchrun, which started 2 processes") == 1
-    )
+    assert command.stderr().count("minigpt: devices (3) must be 2, the number of processes that torchrun") == 1

@@ -5,15 +5,14 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from builders import new_model
 from click.testing import Result
+from minigpt.data.open_corpus import open_corpus
 
 import minigpt
 from minigpt.config import GPTConfig
-from minigpt.data.open_corpus import open_corpus
 from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.tensors import save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -119,19 +118,6 @@ def test_a_word_without_tokens_is_one_sentence(chinese: Path, run: Run) -> None:
         f"minigpt: the continuation ' \\x07' has no token of the tokenizer (wordpiece:{len(VOCABULARY)}), so it has no "
         "probability; evaluate the model on another benchmark"
     )
-
-
-def test_such_a_model_is_fine_tuned_on_a_text_in_shards(chinese: Path, run: Run) -> None:
-    (chinese / "zh.txt").write_text("<|endoftext|>".join([CHINESE, f"{CHINESE}the fox"] * 20), encoding="utf-8")
-    trained = run("train", "zh.txt", "--from", "hub", "--shards", "on", "--name", "sharded", *TRAINING)
-    assert trained.exit_code == 0, trained.stderr
-    tokenizer = Tokenizer.load("checkpoints/sharded")
-    start, end = tokenizer.start_of_text, tokenizer.end_of_text
-    assert start != end
-    (path,) = (chinese / "cache" / "shards").glob("*/*.bin")
-    texts = [tokenizer.encode(CHINESE), tokenizer.encode(f"{CHINESE}the fox")] * 20
-    assert np.fromfile(path, "<u2").tolist() == [id for text in texts for id in [start, *text, end]]
-    assert run("evaluate", "sharded", "--held-out").exit_code == 0
 
 
 @pytest.mark.parametrize(("target", "what"), [("gguf", "GGUF"), ("html", "the page")])

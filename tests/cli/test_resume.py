@@ -245,7 +245,7 @@ def test_more_processes_than_sequences_in_a_batch_are_refused_and_the_run_stays_
             raise ConfigError("seen too late")
 
     stood = everything()
-    monkeypatch.setattr("minigpt.training.process_group.init_world", lambda _: Five())
+    monkeypatch.setattr("minigpt.training.process_group.init_world", lambda: Five())
     monkeypatch.setenv("WORLD_SIZE", "5")
     result = run("train", "--resume", "--steps", "9")
     assert result.exit_code == 1

@@ -224,14 +224,3 @@ def test_a_second_job_on_a_run_is_refused_with_one_line_and_the_first_continues(
     step = saved("one")
     wait_until(lambda: saved("one") > step, slurm.logs)
     assert slurm.state(one) == "RUNNING"
-
-
-@pytest.mark.slow
-def test_another_number_of_processes_continues_a_run(
-    slurm: Slurm, tiny: list[str], saved: Callable[[str], int]
-) -> None:
-    for tasks, steps in ((2, 10), (4, 20), (1, 30)):
-        train = f"srun minigpt train {shlex.join(tiny)} --steps {steps} --name changing --resume"
-        job = slurm.submit("--nodes=1", f"--ntasks={tasks}", "--overcommit", f"--wrap={train}")
-        assert slurm.wait(job, *ENDED) == "COMPLETED", output(slurm, job)
-        assert saved("changing") == steps

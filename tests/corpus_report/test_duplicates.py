@@ -5,8 +5,8 @@ import random
 import pytest
 
 from minigpt.corpus_report import duplicates, near_duplicates
-from minigpt.corpus_report.duplicates import DuplicateStats, find_duplicates
-from minigpt.corpus_report.near_duplicates import find_examples, first_difference
+from minigpt.corpus_report.duplicates import DuplicateStats, find_duplicates, find_examples
+from minigpt.corpus_report.near_duplicates import first_difference
 from minigpt.data.sources import Piece
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"]
@@ -28,17 +28,19 @@ def test_a_text_without_duplicates_has_none() -> None:
     counted, near = find_duplicates(pieces_of("\n\n".join(map(paragraph, range(30)))), 1)
     assert [stats.duplicates for stats in counted] == [0, 0, 0]
     assert [stats.units for stats in counted] == [1, 30, 30]
-    assert (near.units, near.duplicates, near.examples) == (30, 0, None)
+    assert (near.units, near.duplicates, near.examples) == (30, 0, ())
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_repeated_paragraphs_are_counted_with_their_bytes(end: str) -> None:
     order = [0, 1, 2, 0, 3, 0, 2]
-    counted, near = find_duplicates(pieces_of((end * 2).join(map(paragraph, order))), 1)
+    text = pieces_of((end * 2).join(map(paragraph, order)))
+    counted, near = find_duplicates(text, 1)
     found = by_kind(counted)["paragraphs"]
     assert (found.units, found.duplicates, found.occurrences, found.sampled_fraction) == (7, 3, 3, 1.0)
     assert found.duplicate_bytes == 2 * len(paragraph(0)) + len(paragraph(2))
-    assert paragraph(0).startswith(found.example)
+    assert found.example_hash is not None
+    assert find_examples(text, {found.example_hash}) == {found.example_hash: paragraph(0)}
     assert near.duplicates == 0  # an exact duplicate is not a near-duplicate
 
 
@@ -49,9 +51,8 @@ def test_paragraphs_without_spaces_are_near_duplicates_by_their_characters() -> 
     text = pieces_of("\n\n".join([*paragraphs, changed]))
     _, near = find_duplicates(text, 1)
     assert (near.units, near.duplicates) == (31, 1)
-    pair = find_examples(text, near)
-    assert pair is not None
-    shown = {excerpt.words for excerpt in first_difference(*pair)}
+    pair = find_examples(text, near.examples)
+    shown = {excerpt.words for excerpt in first_difference(*pair.values())}
     assert shown == {f"… {paragraphs[3][74:90]} …", f"… {changed[74:90]} …"}
 
 
@@ -86,7 +87,7 @@ def test_a_paragraph_with_a_few_changed_words_is_a_near_duplicate_and_one_with_m
     texts[10], texts[20], texts[30] = " ".join(words), " ".join(few), " ".join(many)
     _, near = find_duplicates(pieces_of("\n\n".join(texts)), 1)
     assert near.duplicates == 1
-    assert find_examples(pieces_of("\n\n".join(texts)), near) == (texts[10], texts[20])
+    assert list(find_examples(pieces_of("\n\n".join(texts)), near.examples).values()) == [texts[10], texts[20]]
     left, right = first_difference(texts[10], texts[20])
     assert left.words == f"… {' '.join(words[44:60])} …"
     assert right.words == f"… {' '.join(few[44:60])} …"
@@ -103,14 +104,13 @@ def test_with_many_documents_the_documents_are_compared() -> None:
 
 
 def test_samples_in_bounded_memory_have_the_same_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "_MOST_HASHES", 200)
-    monkeypatch.setattr(duplicates, "_MOST_HEAVY", 16)
+    monkeypatch.setattr(duplicates, "_MOST_UNITS", 400)
     monkeypatch.setattr(near_duplicates, "_MOST_SIGNATURES", 200)
     texts = [paragraph(seed, 30) for seed in range(2000)]
     texts += texts[:1000]  # a third are duplicates
     counted, near = find_duplicates(pieces_of("\n\n".join(texts)), 1)
     found = by_kind(counted)["paragraphs"]
-    assert found.sampled_fraction in (1 / 16, 1 / 8)
+    assert found.sampled_fraction in (1 / 16, 1 / 8, 1 / 4)
     assert found.units == 3000
     assert found.duplicates == pytest.approx(1000, rel=0.25)
     assert found.duplicate_bytes == pytest.approx(sum(map(len, texts[:1000])), rel=0.25)
@@ -118,31 +118,22 @@ def test_samples_in_bounded_memory_have_the_same_shares(monkeypatch: pytest.Monk
     assert near.units <= 200
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("before", [0, 500])  # paragraphs before the first one that is repeated
+@pytest.mark.parametrize("seed", range(4))  # half of the hashes are in a sample
 def test_one_paragraph_that_is_most_of_a_text_is_counted_in_or_out_of_the_sample(
-    monkeypatch: pytest.MonkeyPatch, seed: int, before: int
+    monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(duplicates, "_MOST_HASHES", 100)
-    monkeypatch.setattr(duplicates, "_MOST_HEAVY", 32)
+    monkeypatch.setattr(duplicates, "_MOST_UNITS", 100)
     repeated = paragraph(10_000 + seed)
-    texts = [paragraph(number) for number in range(before)]
-    texts += [text for number in range(before, 600) for text in (paragraph(number), *[repeated] * 3)]
+    texts = [text for number in range(600) for text in (paragraph(number), *[repeated] * 3)]
     counted, _ = find_duplicates(pieces_of("\n\n".join(texts)), 1)
     found = by_kind(counted)["paragraphs"]
-    number = 3 * (600 - before) - 1
-    missed = len(texts) / 32 if before else 0
     assert found.sampled_fraction < 1
-    assert found.units == len(texts)
-    assert number - missed <= found.duplicates <= number
-    assert (number - missed - 2) * len(repeated) <= found.duplicate_bytes <= number * len(repeated)
-    assert number - missed < found.occurrences <= number + 1
-    assert repeated.startswith(found.example)
+    assert (found.units, found.duplicates, found.occurrences) == (2400, 1799, 1800)
+    assert found.duplicate_bytes == 1799 * len(repeated)
 
 
 def test_estimates_are_at_most_all_units_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "_MOST_HASHES", 20)
-    monkeypatch.setattr(duplicates, "_MOST_HEAVY", 4)
+    monkeypatch.setattr(duplicates, "_MOST_UNITS", 20)
     for seed in range(20):
         texts = [paragraph(1000 * seed + number) for number in range(60)] + [paragraph(1000 * seed, 200)] * 30
         counted, _ = find_duplicates(pieces_of("\n\n".join(texts)), 1)

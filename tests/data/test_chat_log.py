@@ -12,11 +12,7 @@ from minigpt import bounded_reading
 from minigpt.corpus_report.locations import blocks
 from minigpt.data import records
 from minigpt.data.corpus import Corpus
-from minigpt.data.parquet import row_group_bytes
-from minigpt.data.sharded.segments import cut, documents
-from minigpt.data.sharded.sharded_corpus import ShardedCorpus
-from minigpt.data.source_files import SourceFile
-from minigpt.data.sources import has_conversations, scan
+from minigpt.data.sources import scan
 from minigpt.errors import DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import bytes_to_unicode
@@ -74,7 +70,6 @@ def test_a_table_gives_the_same_conversations(tmp_path: Path, columns: list[str]
     path = tmp_path / "log.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     assert texts(path) == texts(write(tmp_path, *rows))
-    assert len(row_group_bytes(path, "log.parquet", "text")) == 1
 
 
 def test_an_instruction_beside_the_messages_is_the_first_message(tmp_path: Path) -> None:
@@ -104,9 +99,6 @@ def test_a_json_array_holds_the_records_of_its_values(tmp_path: Path, indent: in
 
     assert texts(write_json(rows)) == [TEXT] * 3
     assert [str(block.locate(0)) for block in blocks(scan(path))] == [f"{path}:{n} (byte 0)" for n in (1, 2, 3)]
-    (segment,) = cut([SourceFile(path, path.name)], "text", 9)
-    assert [text for text, _ in documents([SourceFile(path, path.name)], segment, "text")] == [TEXT] * 3
-    assert has_conversations([SourceFile(path, path.name)], "text")
     assert texts(write_json(rows[0])) == texts(write_json(HELLO)) == [TEXT]
     assert texts(write_json([{"log": HELLO}]), text_key="log") == [TEXT]
     found = scan(write_json([{"text": "one"}, {"text": "two"}]))
@@ -324,8 +316,8 @@ def test_weights_are_kept_or_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("plain text")
     with pytest.raises(DataError, match=r"messages with weight 0 \(1 here\) can be read .* only where every document"):
         Corpus.build([ignored, tmp_path / "a.txt"], "bytes", cache=tmp_path / "cache")
-    with pytest.raises(DataError, match=r"log.jsonl has a message with weight 0, .*add --shards off"):
-        ShardedCorpus.build_in_shards([[SourceFile(ignored, ignored.name)]], [1.0], "bytes", cache=tmp_path / "cache")
+    with pytest.raises(DataError, match=r"messages with weight 0 \(1 here\) .* and not in a mix; train"):
+        Corpus.mix([scan(ignored)], [1.0], "bytes", cache=tmp_path / "cache")
 
 
 def test_a_chat_log_beside_a_plain_text_has_no_speakers(tmp_path: Path) -> None:

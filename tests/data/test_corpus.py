@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.data import corpus as corpus_module
-from minigpt.data import corpus_cache, shards, sources
+from minigpt.data import corpus_cache, sources, token_writer
 from minigpt.data.batches import inputs_and_targets, windows
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
@@ -76,26 +76,27 @@ def test_no_token_depends_on_where_blocks_and_chunks_end(tmp_path_factory, text,
     (folder / "a.txt").write_bytes(("x" + text).encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "BLOCK_SIZE", block)
-        patch.setattr(shards, "CHUNK_SIZE", chunk)
-        patch.setattr(shards, "_MAX_CHUNK", 1000)
+        patch.setattr(token_writer, "CHUNK_SIZE", chunk)
+        patch.setattr(token_writer, "_MAX_CHUNK", 1000)
         found = scan([folder / "a.txt"])
-        shards.write_shards(ValidationSplit.plan(found, 0).apply(found.pieces()), GPT2, folder, lambda text_bytes: None)
+        parts = ValidationSplit.plan(found, 0).apply(found.pieces())
+        token_writer.write_tokens(parts, GPT2, folder, lambda text_bytes: None)
     kept = [document for document in ("x" + text).split(END) if document.strip()]
     tokens = np.fromfile(folder / "train.bin", dtype="<u2").tolist()
     assert tokens == [id for document in kept for id in [*GPT2.encode(document), GPT2.end_of_text]]
 
 
 def test_a_long_text_without_a_place_to_cut_is_cut_anyway_to_bound_memory(build, monkeypatch):
-    monkeypatch.setattr(shards, "CHUNK_SIZE", 10)
+    monkeypatch.setattr(token_writer, "CHUNK_SIZE", 10)
     monkeypatch.setattr(sources, "BLOCK_SIZE", 7)
     text = "abcdefghij" * 100
-    assert max(len(chunk) for _, chunk in shards.chunks([("train", piece) for piece in text])) == 160
+    assert max(len(chunk) for _, chunk in token_writer.chunks([("train", piece) for piece in text])) == 160
     assert texts_of(build(text, tokenizer=GPT2, validation_fraction=0))[0] == text + END
 
 
 @pytest.mark.parametrize(("size", "kind"), [(2**16, "<u2"), (2**16 + 1, "<u4")])
 def test_tokens_take_two_bytes_up_to_65536_ids(size, kind):
-    assert shards.token_type(size) == np.dtype(kind)
+    assert token_writer.token_type(size) == np.dtype(kind)
 
 
 def test_a_vocabulary_of_more_than_65536_tokens_is_stored_completely(build):
@@ -229,7 +230,7 @@ def test_merges_are_trained_on_a_sample_spread_over_the_text(build, monkeypatch)
 
 def test_the_second_build_comes_from_the_cache(build, monkeypatch):
     first = build(STORY, tokenizer="bpe:300")
-    monkeypatch.setattr(corpus_cache, "write_shards", None)
+    monkeypatch.setattr(corpus_cache, "write_tokens", None)
     monkeypatch.setattr(Tokenizer, "train", None)
     second = build(STORY, tokenizer="bpe:300")
     assert second.path == first.path == Corpus.load(first.path).path
@@ -292,7 +293,7 @@ def exceed_the_vocabulary(content):
 @pytest.mark.parametrize("part", ["train", "validation"])
 @pytest.mark.parametrize("damage", [flip_a_bit, exceed_the_vocabulary])
 def test_damaged_tokens_are_built_again_and_said(build, monkeypatch, part, damage):
-    monkeypatch.setattr(corpus_cache, "_VERIFIED_AT_ONCE", 1000)
+    monkeypatch.setattr(token_writer, "_HASHED_AT_ONCE", 1000)
     first = build(STORY)
     assert first.damaged_cache is None
     path = first.path / f"{part}.bin"
@@ -349,7 +350,7 @@ def test_a_cache_that_cannot_be_written_is_reported(build, tmp_path, monkeypatch
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(corpus_cache, "write_shards", full)
+    monkeypatch.setattr(corpus_cache, "write_tokens", full)
     with pytest.raises(DataError, match=r"\(no space left on device\); free some space there or set MINIGPT_CACHE"):
         build(STORY)
     assert list((tmp_path / "cache" / "corpora").iterdir()) == []
@@ -364,7 +365,7 @@ def test_a_file_that_changes_during_a_build_is_reported_and_not_cached(tmp_path,
     path.write_text(changed)
     with pytest.raises(DataError, match=r"a\.txt or another file changed while it was read"):
         Corpus.build(found, tokenizer, cache=tmp_path / "cache")
-    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
 def test_environment_variables_choose_the_cache_folder(tmp_path, monkeypatch):
@@ -390,7 +391,7 @@ def test_a_cache_in_an_unknown_home_folder_is_an_error(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
 def test_progress_increases_to_the_total_bytes(build, tokenizer, monkeypatch):
-    monkeypatch.setattr(shards, "CHUNK_SIZE", 1000)
+    monkeypatch.setattr(token_writer, "CHUNK_SIZE", 1000)
     calls = []
     build(STORY, "é" * 100, tokenizer=tokenizer, progress=lambda done, total: calls.append((done, total)))
     assert len(calls) > 10
@@ -423,7 +424,7 @@ def test_batches_come_from_the_training_part(build):
 @pytest.mark.parametrize("kind", ["txt", "jsonl"])
 def test_a_corpus_is_built_in_constant_memory(tmp_path, kind, monkeypatch):
     """Python's own allocations stay below 60 MB for 60 MB of text, and do not grow from 30 MB to 60 MB."""
-    monkeypatch.setattr(shards, "_MAX_WORKERS", 2)  # each uses memory
+    monkeypatch.setattr(token_writer, "_MAX_WORKERS", 2)  # each uses memory
     peaks = []
     for repeats in (1000, 2000):
         path = tmp_path / f"a.{kind}"

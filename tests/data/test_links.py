@@ -7,14 +7,9 @@ from typing import Any
 
 import pytest
 
-from minigpt.config import ReadingConfig
-from minigpt.data.sharded.segments import documents
-from minigpt.data.sharded.store import Store
-from minigpt.data.sharded.texts import read_in_shards
 from minigpt.data.source_files import UTF8, absolute_path, find_files
 from minigpt.errors import DataError
 from minigpt.jobs.request import Request
-from minigpt.tokenizer.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links need permission on Windows")
 
@@ -29,12 +24,6 @@ def linked(tmp_path: Path) -> Path:
     link.parent.mkdir()
     link.symlink_to(Path("..", "blobs", "5f3a"))
     return link
-
-
-def test_a_linked_text_keeps_its_type_in_shards(linked: Path, tmp_path: Path) -> None:
-    made = Store.create(tmp_path / "cache", find_files([linked], UTF8).files, "text", Tokenizer.named("bytes"))
-    opened = Store(made.folder)
-    assert [text for text, _ in documents(opened.files, opened.segments[0], "text")] == ["one text"]
 
 
 def test_a_run_on_a_linked_text_has_its_name_and_can_be_resumed(linked: Path) -> None:
@@ -70,7 +59,6 @@ def test_a_folder_gives_the_files_of_linked_folders_and_a_circle_ends(tmp_path: 
     found = find_files([folder], UTF8)
     assert [file.name for file in found.files] == [str(folder / "near.txt"), str(folder / "again" / "far.txt")]
     assert found.skipped == [str(folder / "itself")]
-    assert not read_in_shards([str(folder)], ReadingConfig())
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

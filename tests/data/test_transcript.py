@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from minigpt.data import shards
+from minigpt.data import token_writer
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
 from minigpt.data.split import ValidationSplit
@@ -121,7 +121,7 @@ def test_the_speakers_do_not_depend_on_where_the_text_is_cut(conversations: list
             found += np.array(spans.numbers)[places].tolist()
         return found
 
-    parts = [part for _, part in shards.chunks([("train", text)], size)]
+    parts = [part for _, part in token_writer.chunks([("train", text)], size)]
     assert "".join(parts) == text
     assert speakers(parts) == speakers([text])
 

@@ -73,20 +73,6 @@ def corpus_of(
     return Corpus.build(path, tokenizer, cache=folder / "cache", validation_fraction=validation_fraction)
 
 
-def test_the_baselines_of_a_run_are_measured_on_its_validation_part(tmp_path: Path) -> None:
-    corpus = corpus_of(tmp_path)
-    measured = by_name(cheap_baselines(corpus))
-    assert set(measured) == {"bytes", "5-gram", "gzip", "xz"}
-    train, validation = (
-        b"".join(corpus.tokenizer.decode_bytes(tokens.tolist()) for tokens in [part]).replace(b"<|endoftext|>", END)
-        for part in (corpus.train, corpus.validation)
-    )
-    assert measured["5-gram"].validation_bytes == corpus.validation_bytes
-    assert measured["5-gram"].train_bytes == corpus.train_bytes
-    bits = ByteNgramModel.fit(train, 5).bits(validation)
-    assert measured["5-gram"].bits_per_byte == pytest.approx(bits / corpus.validation_bytes)
-
-
 def test_the_baselines_of_a_run_equal_those_of_the_corpus_report(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes(prose(7, 20_000) + b"\n")
@@ -129,11 +115,6 @@ def test_a_sample_has_the_requested_bytes_with_every_tokenizer(tmp_path: Path, m
     for tokenizer in ("bytes", "bpe:300", "gpt2"):
         measured = by_name(cheap_baselines(Corpus.build(path, tokenizer, cache=tmp_path / "cache")))
         assert measured["5-gram"].train_bytes == pytest.approx(40_000, rel=0.1)
-
-
-def test_a_baseline_of_an_older_record_is_not_partial() -> None:
-    old = Baseline(name="xz", bits_per_byte=2.0, train_bytes=9, validation_bytes=3)
-    assert (old.is_partial, old.label) == (False, "xz")
 
 
 def test_without_validation_text_there_are_no_baselines(tmp_path: Path) -> None:

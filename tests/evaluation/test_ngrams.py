@@ -49,18 +49,6 @@ def plain_probability(text: bytes, order: int, context: bytes, byte: int) -> Fra
     return probability
 
 
-def test_ten_letters_by_hand() -> None:
-    # The bigrams: |a ab br ra ac ca ad da ab br. Six occur once, ab and br twice, so Ney's discount is
-    # 6 / (6 + 2 * 2) = 0.6. It is 1 - 2 * 0.6 * 2 / 6 = 0.6 for counts of one and, without counts of three, for two.
-    # The letter a follows four different letters; b, r, c and d follow one. None follows two, so the discount is 0.5.
-    model = ByteNgramModel.fit(b"abracadabr", order=2)
-    a = 3.5 / 8 + 5 * 0.5 / 8 / 256
-    b = 0.5 / 8 + 5 * 0.5 / 8 / 256
-    unseen = 5 * 0.5 / 8 / 256
-    assert model.probabilities(b"ab") == pytest.approx([0.4 / 1 + 0.6 * a, 1.4 / 4 + 0.45 * b], rel=1e-12)
-    assert model.probabilities(b"azb")[1:] == pytest.approx([0.45 * unseen, b], rel=1e-12)
-
-
 @settings(deadline=None, max_examples=40)
 @given(train=SHORT, text=SHORT, order=st.integers(1, 5))
 def test_every_probability_equals_that_of_the_equations(train: bytes, text: bytes, order: int) -> None:

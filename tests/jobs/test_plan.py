@@ -11,7 +11,6 @@ import torch
 from builders import new_model
 
 from minigpt.config import TrainConfig
-from minigpt.data.sharded.sharded_corpus import ShardedCorpus
 from minigpt.errors import ConfigError
 from minigpt.jobs.events import Event, Planned
 from minigpt.jobs.plan import Plan
@@ -150,37 +149,6 @@ def test_a_plan_for_a_cpu_notes_that_the_compiled_code_is_missing(
     assert ("PyTorch trains the model, slower than with compiled code: there is no compiler" in text) == noted
 
 
-def test_a_plan_measures_the_speed_on_the_shards_that_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def waited(_: object) -> None:
-        raise AssertionError("waited for shards that no process writes")
-
-    monkeypatch.setattr("minigpt.data.sharded.order._Silence.check", waited)
-    monkeypatch.setattr("minigpt.data.sharded.store.SHARD_BYTES", 150)
-    texts = tmp_path / "texts"
-    texts.mkdir()
-    for number in range(40):  # each is a shard; the first eight have fewer tokens than a step
-        (texts / f"{number}.txt").write_text(f"{number} " + "a few words of a short text. " * 5)
-    shape = {"n_layer": 1, "n_head": 1, "n_embd": 8, "context_length": 16}
-    plan = plan_of(texts, shards="on", steps=5, batch_size=200, dtype="float32", **shape)
-    assert isinstance(plan.corpus, ShardedCorpus)
-    assert not plan.corpus.order.is_ready(range(200), 16, 0)  # training waits for the others
-    assert plan.settings.seconds_per_step > 0
-
-
-@pytest.mark.parametrize("given", [{"shards": "on"}, {"deduplicate": True}])
-def test_a_folder_of_short_files_in_shards_has_text_held_out(tmp_path: Path, given: dict[str, Any]) -> None:
-    articles = tmp_path / "articles"
-    articles.mkdir()
-    for number in range(60):
-        (articles / f"{number}.txt").write_text(f"{number} " + "a few words of a short text. " * 5)
-    shape = {"n_layer": 1, "n_head": 1, "n_embd": 8, "context_length": 16}
-    plan = plan_of(articles, steps=5, dtype="float32", **shape, **given)
-    assert "held out for validation (documents of the first shards)" in str(plan)
-    assert "nothing held out" not in str(plan)
-
-
 def test_the_steps_of_a_budget_in_minutes_are_fewer_than_its_time_has(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,7 +272,7 @@ def test_the_steps_of_epochs_are_those_that_are_trained(here: Path, monkeypatch:
     monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
     (here / "short.txt").write_text("a" * 150)
     plan = plan_of(here / "short.txt", epochs=3, batch_size=1, validation_fraction=0, **QUICK)
-    assert plan.steps == planned_steps(plan.training, plan.corpus.n_train_tokens) == 6  # two windows, not 2.3
+    assert plan.steps == planned_steps(plan.training, len(plan.corpus.train)) == 6  # two windows, not 2.3
 
 
 @pytest.mark.parametrize("is_run", [True, False])

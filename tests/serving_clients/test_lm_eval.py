@@ -27,14 +27,6 @@ metric_list:
 """
 
 
-def passages() -> list[str]:
-    """Passages of LAMBADA if they are here, else the texts that the tokenizer was trained on, cut at every word."""
-    file = Path(__file__).parents[3] / "shared" / "data" / "eval" / "lambada_test.jsonl"
-    if file.exists():
-        return [json.loads(line)["text"].strip()[-100:].strip() for line in file.read_text().splitlines()[:40]]
-    return [text[: text.index(" ", at)] for text in TEXTS for at in range(20, 90, 7)]
-
-
 def test_log_likelihoods_are_those_of_minigpt_and_transformers(
     served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,7 +35,8 @@ def test_log_likelihoods_are_those_of_minigpt_and_transformers(
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    pairs = [tuple(text.rpartition(" ")[::2]) for text in passages()]
+    passages = [text[: text.index(" ", at)] for text in TEXTS for at in range(20, 90, 7)]
+    pairs = [tuple(text.rpartition(" ")[::2]) for text in passages]
     pairs = [(context, word) for context, word in pairs if len(served.tokenizer.encode(f"{context} {word}")) < 120]
     assert len(pairs) >= 10
     data = tmp_path / "passages.jsonl"

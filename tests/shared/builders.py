@@ -77,6 +77,12 @@ def new_run(
     return Run.create(folder, model or new_model(), tokenizer, {"started": "now", **(record or {})})
 
 
+def new_pair(folder: Path, **fields: Any) -> tuple[GPT, Run]:
+    """A model of bytes with these config `fields`, and its run, which has not started to train."""
+    model = new_model(**fields)
+    return model, new_run(folder, model)
+
+
 def bytes_ending_in(name: str) -> Tokenizer:
     """The tokenizer of bytes whose end-of-text token has another name."""
     *plain, _ = Tokenizer.named("bytes").token_strings

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from minigpt.errors import MinigptError
 
 SECONDS = 2  # of computing that 1 MB of input may take
@@ -14,15 +16,15 @@ MEGABYTES = 200  # above the start that it may take
 _ABOVE = 1 << 30  # bytes of address space: a child that wants more fails, instead of the machine
 
 
-def _kilobytes(name: str) -> int:
-    return int(Path("/proc/self/status").read_text().partition(name)[2].split()[0])
+def _kilobytes(name: str, pid: int | str = "self") -> int:
+    return int(Path(f"/proc/{pid}/status").read_text().partition(name)[2].split()[0])
 
 
 def print_measured(read: Callable[[], object]) -> None:
     """Calls a function in a child process, which starts with everything imported, and prints a line about it.
 
     The line has the seconds of computing, the peak of the memory above the start in MB, and the answer: the text that
-    the function returns or `read`, the message of a refusal, or a crash.
+    the function returns or `read`, the message of a refusal, or a crash. The processes that it starts count as well.
     """
     sys.stdout.flush()
     if (child := os.fork()) == 0:
@@ -38,7 +40,10 @@ def print_measured(read: Callable[[], object]) -> None:
             answer = str(error)
         except BaseException as error:
             answer = f"crash: {type(error).__name__}: {error}"
-        seconds, taken = time.process_time() - began, (_kilobytes("VmHWM:") - start) // 1024
+        readers = psutil.Process().children()
+        seconds = time.process_time() - began + sum(sum(reader.cpu_times()[:2]) for reader in readers)
+        seconds += sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])  # of those that have ended
+        taken = (_kilobytes("VmHWM:") - start + sum(_kilobytes("VmHWM:", reader.pid) for reader in readers)) // 1024
         sys.stdout.write(f"{seconds:.2f} {taken} {' '.join(answer.split())[:900]}\n")
         sys.stdout.flush()
         os._exit(0)

@@ -1,7 +1,7 @@
 """Several hosts on this machine: network namespaces with own host names, joined by virtual links. Needs root and Linux.
 
 Hosts share the files of this machine, and no network but the links: 127.0.0.1 is another one on each. A link can be
-cut, and have a speed, a delay and a loss of packets, for the packets that its host sends.
+cut, and have a speed for the packets that its host sends.
 """
 
 import contextlib
@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-WIRE = Path(__file__).with_name("network_wire.py")
 TOOLS = ("ip", "tc", "nsenter", "unshare")
 _ENTER = 'hostname "$1" && mount --bind "$2/$1" /etc/hosts && shift 2 && exec "$@"'
 
@@ -45,7 +44,6 @@ class Hosts:
         addresses = [f"10.77.0.{number} {name}\n" for number, name in enumerate(names, 1)]
         for name in names:
             (self.tables / name).write_text("127.0.0.1 localhost\n" + "".join(addresses))
-        self.wires: dict[str, subprocess.Popen[bytes]] = {}
         try:
             self._create()
         except BaseException:
@@ -122,26 +120,6 @@ class Hosts:
         speed = ("tbf", "rate", f"{mbit}mbit", "burst", str(burst), "latency", "400ms")
         _run("tc", "-n", self._namespace(host), "qdisc", "replace", "dev", "eth0", "root", *speed)
 
-    def disturb(self, host: str, *, delay: float, loss: float) -> None:
-        """Gives the link of a host a delay in seconds and a share of lost packets, in both directions.
-
-        By netem, or if the kernel lacks it by a process that carries the packets.
-        """
-        netem = ("netem", "delay", f"{1000 * delay}ms", "loss", f"{100 * loss}%")
-        ends = [(host, "eth0"), ("switch", host)]
-        if all(
-            _succeeds("tc", "-n", self._namespace(n), "qdisc", "replace", "dev", d, "root", *netem) for n, d in ends
-        ):
-            return
-        far = f"{host}-far"
-        self._ip("switch", "link", "set", host, "nomaster")
-        self._ip("switch", "link", "add", f"{host}-mid", "type", "veth", "peer", "name", far)
-        self._ip("switch", "link", "set", far, "master", "bridge", "up")
-        self._ip("switch", "link", "set", f"{host}-mid", "up")
-        numbers = (f"--delay={delay}", f"--loss={loss}")
-        wire = [sys.executable, str(WIRE), host, f"{host}-mid", *numbers]
-        self.wires[host] = subprocess.Popen(["ip", "netns", "exec", self._namespace("switch"), *wire])
-
     def _namespace(self, host: str) -> str:
         return f"minigpt-{os.getpid()}-{host}"
 
@@ -150,9 +128,6 @@ class Hosts:
 
     def close(self) -> None:
         """Ends every process on the hosts and removes them."""
-        for wire in self.wires.values():
-            wire.kill()
-            wire.wait()
         for host in [*self.names, "switch"]:
             with contextlib.suppress(subprocess.CalledProcessError):  # it was not created
                 for pid in self.pids(host):
@@ -176,7 +151,3 @@ def _run(*command: str, **options: Any) -> str:
     if done.returncode:
         raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
     return done.stdout
-
-
-def _succeeds(*command: str) -> bool:
-    return subprocess.run(command, capture_output=True).returncode == 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError
-from minigpt.evaluation.recorded_baselines import recorded_baselines
+from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.run_options import RunOptions
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run

@@ -23,13 +23,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    folder = tmp_path_factory.mktemp("corpus")
-    (folder / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
-    return Corpus.build([folder / "fox.txt"], "bytes", cache=folder / "cache")
-
-
 @pytest.fixture(autouse=True)
 def _without_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """torch.compile traces the forward and the backward pass as a whole and generates no code, which takes minutes."""

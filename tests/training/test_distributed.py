@@ -25,10 +25,9 @@ from minigpt.training.clock import Control
 from minigpt.training.distributed import World
 from minigpt.training.events import Evaluation, Finished, Sample, Saved, Step
 from minigpt.training.fine_tuning import apply_fine_tuning
-from minigpt.training.launchers import Placement
+from minigpt.training.launchers import Placement, environment_of
 from minigpt.training.loop import train
 from minigpt.training.process_group import ProcessGroup, init_world, local_device
-from minigpt.training.rendezvous import rendezvous
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 SHAPE = {"vocab_size": 262, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
@@ -103,16 +102,15 @@ def results_of(cases: dict[str, Case], folder: Path, world: World) -> dict[str, 
 def on_processes(count: int, cases: dict[str, Case], folder: Path) -> dict[str, Any]:
     """The results of the cases on so many processes."""
     (folder / "cases.json").write_text(json.dumps(cases))
-    _store, environments = rendezvous(count)
     errors = folder / "errors.txt"
     with errors.open("w") as file:
         processes = [
             subprocess.Popen(
                 [sys.executable, __file__, str(folder)],
-                env={**os.environ, **environment, "OMP_NUM_THREADS": "1"},
+                env=os.environ | environment_of(rank, count, folder / "store") | {"OMP_NUM_THREADS": "1"},
                 stderr=file,
             )
-            for environment in environments
+            for rank in range(count)
         ]
     try:
         for process in processes:

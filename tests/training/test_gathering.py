@@ -13,8 +13,8 @@ from torch import Tensor
 from minigpt.errors import CheckpointError
 from minigpt.storage.files import atomic_write
 from minigpt.storage.tensors import FileTensors, in_file_order, save_tensors
+from minigpt.training.checkpointing import Gathering
 from minigpt.training.distributed import World
-from minigpt.training.gathering import Gathering
 from minigpt.training.process_group import ProcessGroup
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from builders import random_model
 
-from minigpt.training.gradients import clip_gradients, local_gradients, zero_if
+from minigpt.training.step import clip_gradients, local_gradients, zero_if
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4, float("nan")])

@@ -1,20 +1,21 @@
 """The environment variables of torchrun and srun, and how processes find each other, in this process."""
 
+import re
 import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
-from torch.distributed import HashStore, Store
+from torch.distributed import HashStore
 
 from minigpt.errors import ConfigError, MinigptError
 from minigpt.training import rendezvous
 from minigpt.training.launchers import Placement, first_host, is_launched, is_restarted, placement, slurm_port
-from minigpt.training.process_group import Adopted, init_world
-from minigpt.training.rendezvous import Joined, MainFailedError, close_when_lost, connect, interface_of, join
+from minigpt.training.process_group import ProcessGroup, init_world
+from minigpt.training.rendezvous import close_when_lost, connect, find_interface, join
 
 # As Slurm 22.05 sets them for the third of three tasks, the second on the second node.
 OF_SRUN = {
@@ -114,32 +115,31 @@ def place_of(rank: int, size: int = 3, host: str = "127.0.0.1") -> Placement:
     )
 
 
-def all_join(store: Store, commands: list[dict[str, Any]]) -> dict[int, Joined | MinigptError]:
-    """What `join` returns or raises for processes with these commands, of which the main one comes last."""
-    found: dict[int, Joined | MinigptError] = {}
+def test_restarted_processes_join_each_other_in_the_store_of_the_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_JOIN_MINUTES", 0.2)
+    shared, found = HashStore(), {}
 
-    def one(rank: int) -> None:
-        try:
-            found[rank] = join(store, place_of(rank, len(commands)), commands[rank])
-        except MinigptError as error:
-            found[rank] = error
+    def one(rank: int, size: int) -> None:
+        found[rank] = join(shared, place_of(rank, size))
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in reversed(range(len(commands)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    for attempt, size in ((1, 3), (2, 3), (3, 2)):
+        threads = [threading.Thread(target=one, args=(rank, size)) for rank in reversed(range(size))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert {found[rank][1] for rank in range(size)} == {attempt}
+        assert not found[0][0].check(["failed/1"])
+        found[1][0].set("failed/1", "")
+        assert found[0][0].check(["failed/1"])
 
 
-def test_restarted_processes_join_each_other_in_the_store_of_the_earlier_ones() -> None:
-    store = HashStore()
-    for attempt in range(3):
-        joined = all_join(store, [{"steps": 10}] * 3)
-        assert [joined[rank].attempt for rank in range(3)] == [attempt] * 3  # type: ignore[union-attr]
-        joined[1].store.set("failed/1", f"{attempt}")  # type: ignore[union-attr]
-        assert joined[0].store.get("failed/1") == f"{attempt}".encode()  # type: ignore[union-attr]
-    assert not all_join(store, [{"steps": 10}] * 2)[0].store.check(["failed/1"])  # type: ignore[union-attr]
+def test_processes_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_JOIN_MINUTES", 0.001)
+    with pytest.raises(MinigptError, match="of 3 processes had not connected: 2, 3"):
+        join(HashStore(), place_of(0))
+    with pytest.raises(MinigptError, match=r"process 2 of 3 waited .* for the first one"):
+        join(HashStore(), place_of(1))
 
 
 @pytest.mark.parametrize(
@@ -147,24 +147,32 @@ def test_restarted_processes_join_each_other_in_the_store_of_the_earlier_ones() 
     [
         ({"steps": 20, "minigpt": "1"}, "has steps (20), and the first process has steps (10)"),
         ({"minigpt": "1"}, "has no steps, and the first process has steps (10)"),
-        ({"steps": 10, "minigpt": "2"}, "has minigpt (2), and the first process has minigpt (1)"),
     ],
 )
-def test_another_command_is_refused_by_the_main_process_alone(other: dict[str, Any], message: str) -> None:
-    found = all_join(HashStore(), [{"steps": 10, "minigpt": "1"}, {"steps": 10, "minigpt": "1"}, other])
-    assert isinstance(found[0], ConfigError)
-    assert str(found[0]).startswith("process 3 of 3, on ")
-    assert message in str(found[0])
-    assert isinstance(found[1], MainFailedError)
-    assert isinstance(found[2], MainFailedError)
+def test_another_command_is_refused_by_the_main_process(
+    monkeypatch: pytest.MonkeyPatch, other: Mapping[str, object], message: str
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    store, command = HashStore(), {"steps": 10, "minigpt": "1"}
+    main, second, third = (ProcessGroup(place_of(rank), store) for rank in range(3))
+    second.check_same(command)
+    third.check_same(other)
+    with pytest.raises(ConfigError, match=rf"^process 3 of 3, on .*, {re.escape(message)}"):
+        main.check_same(command)
+    third.check_same(command)
+    main.check_same(command)
 
 
-def test_processes_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "_JOIN_MINUTES", 0.001)
-    with pytest.raises(MinigptError, match="of 3 processes had not connected: 2, 3"):
-        join(HashStore(), place_of(0), {})
-    with pytest.raises(MinigptError, match=r"process 2 of 3 waited .* for the first one"):
-        join(HashStore(), place_of(1), {})
+def test_what_another_process_announced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr("minigpt.training.process_group._FAILURE_DELAY", 0.1)
+    store = HashStore()
+    main, other = ProcessGroup(place_of(0), store), ProcessGroup(place_of(1), store)
+    assert (main.failure(), other.failure()) == (None, None)
+    assert other.announce("failed/1", "no text")
+    assert (main.failure(), other.failure()) == ("no text", None)
+    main.announce("failed/0", "no memory")
+    assert (main.failure(), other.failure()) == ("no text", "no memory")
 
 
 def test_a_host_that_does_not_resolve_is_named() -> None:
@@ -202,11 +210,16 @@ def test_connections_are_lost_after_a_minute_without_an_answer() -> None:
         assert there.recv(10) == b"still open"
 
 
-def test_an_interface_is_found_by_its_address() -> None:
-    loopback = interface_of("127.0.0.1")
+def test_an_interface_leads_to_the_other_machines() -> None:
+    place, store = place_of(0), HashStore()
+    store.set_timeout(timedelta(seconds=5))
+    assert find_interface(store, place) is None  # all processes are on this machine
+    store.set("address/1", "127.0.0.1")
+    store.set("address/2", "127.0.0.1")
+    loopback = find_interface(store, replace(place, local_size=1))
     assert loopback is not None
     assert loopback.startswith(("lo", "Loopback"))
-    assert interface_of("192.0.2.1") is None
+    assert store.get("address/0") == b"127.0.0.1"
 
 
 def test_the_group_of_another_program_is_used_and_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +227,7 @@ def test_the_group_of_another_program_is_used_and_not_closed(monkeypatch: pytest
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         world = init_world()
-        assert isinstance(world, Adopted)
+        assert isinstance(world, ProcessGroup)
         assert world.all_reduce_max([3.0]) == [3.0]
         assert world.announce("run", "here")
         world.close()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import new_model, new_run
+from builders import new_model, new_pair, new_run
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -38,18 +38,9 @@ from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
 from minigpt.training.spike_detection import RunDivergedError, SpikeDetector
-from minigpt.training.step import TrainStep
-from minigpt.training.step_result import StepResult
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 BPE_VOCAB_SIZE = 262
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    folder = tmp_path_factory.mktemp("corpus")
-    (folder / "fox.txt").write_text(TEXT)
-    return Corpus.build([folder / "fox.txt"], "bytes", cache=folder / "cache")
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +175,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
 
 
 def test_a_run_resumed_with_a_longer_budget_evaluates_and_samples(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model(dropout=0.1)
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run", dropout=0.1)
     short = settings(steps=20, eval_every=None, sample_every=None)
     list(train(model, corpus, short, run))
     again = load_checkpoint(run.directory, "cpu").model
@@ -201,8 +191,7 @@ def test_a_run_resumed_with_a_longer_budget_equals_one_that_started_with_it_bit_
     whole = new_model(dropout=0.1)
     uninterrupted = new_run(tmp_path / "whole", whole, corpus.tokenizer)
     list(train(whole, corpus, settings(steps=20), uninterrupted))
-    model = new_model(dropout=0.1)
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run", dropout=0.1)
     list(train(model, corpus, settings(steps=10), run))
     until(
         train(model, corpus, settings(steps=20), run, resume=True), Step, 8
@@ -228,8 +217,7 @@ def test_a_run_that_continues_before_its_cool_down_replaces_no_open_file(
         replace(source, target, **folders)
 
     monkeypatch.setattr(os, "replace", refuse_open)
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     list(train(model, corpus, settings(steps=20, sample_every=0), run))
     events = list(train(model, corpus, settings(steps=60, sample_every=0), run, resume=True))
     notices = [event.text for event in events if isinstance(event, Notice)]
@@ -240,8 +228,7 @@ def test_a_run_that_continues_before_its_cool_down_replaces_no_open_file(
 def test_a_run_that_continues_before_its_cool_down_keeps_its_best_weights_until_they_are_beaten(
     corpus: Corpus, tmp_path: Path
 ) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     finished = list(train(model, corpus, settings(steps=60, sample_every=0), run))[-1]
     assert isinstance(finished, Finished)
     longer = settings(steps=400, patience=0, sample_every=0)
@@ -258,8 +245,7 @@ def test_a_run_that_continues_before_its_cool_down_keeps_its_best_weights_until_
 
 
 def test_a_missing_state_before_the_cool_down_is_reported(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model(dropout=0.1)
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run", dropout=0.1)
     list(train(model, corpus, settings(), run))
     run.before_cooldown_path.unlink()
     events = list(train(new_model(dropout=0.1), corpus, settings(steps=12), run, resume=True))
@@ -274,8 +260,7 @@ def test_a_missing_state_before_the_cool_down_is_reported(corpus: Corpus, tmp_pa
 def test_a_decay_over_the_whole_run_has_no_state_before_it(
     corpus: Corpus, tmp_path: Path, decay: dict[str, Any]
 ) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     list(train(model, corpus, settings(sample_every=0, **decay), run))
     assert not run.before_cooldown_path.exists()
     events = list(train(new_model(), corpus, settings(steps=20, sample_every=0, **decay), run, resume=True))
@@ -288,8 +273,7 @@ def test_a_run_resumed_with_more_minutes_evaluates(
 ) -> None:
     ticks = itertools.count(step=0.01)  # seconds that pass between two reads of the clock, on any machine
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
-    model = new_model(dropout=0.1)
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run", dropout=0.1)
     short = settings(steps=None, minutes=0.01, eval_every=None, sample_every=0)
     list(train(model, corpus, short, run))
     again = load_checkpoint(run.directory, "cpu").model
@@ -299,8 +283,7 @@ def test_a_run_resumed_with_more_minutes_evaluates(
 
 
 def test_a_run_that_stopped_early_stays_stopped_until_patience_allows_more(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     config = settings(
         steps=40, learning_rate=3.0, warmup_steps=40, eval_every=2, schedule="constant", patience=3, spike_threshold=0
     )
@@ -309,19 +292,6 @@ def test_a_run_that_stopped_early_stays_stopped_until_patience_allows_more(corpu
     assert list(train(again, corpus, config, run, resume=True))[-1].step == stopped.step  # type: ignore[union-attr]
     again = load_checkpoint(run.directory, "cpu").model
     assert list(train(again, corpus, config.replace(patience=0), run, resume=True))[-1].step == 40  # type: ignore[union-attr]
-
-
-def test_the_last_state_is_never_older_than_the_best_weights(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
-    best = 0
-    for event in train(model, corpus, settings(steps=30, save_every=100), run):
-        if isinstance(event, Saved):
-            best = event.step if event.what == "best" else best
-        if isinstance(event, Step) and best:
-            progress = run.last_progress()
-            assert progress is not None
-            assert progress["step"] >= best
 
 
 def limit_memory(monkeypatch: pytest.MonkeyPatch, max_sequences: int) -> None:
@@ -344,8 +314,7 @@ def test_running_out_of_memory_halves_the_micro_batch_and_changes_nothing_else(
     plain = new_model()
     list(train(plain, corpus, config.replace(compile="off")))
     limit_memory(monkeypatch, max_sequences=1)
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     events = until(train(model, corpus, config, run), Step, 5)
     notices = [event.text for event in events if isinstance(event, Notice)]
     assert len(notices) == 2  # six sequences, three, one
@@ -397,41 +366,8 @@ def test_a_run_of_another_format_is_refused(corpus: Corpus, tmp_path: Path) -> N
         Run.open(run.directory)
 
 
-def test_log_lines_after_the_last_save_are_not_duplicated_on_resume(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model(dropout=0.1)
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
-    list(train(model, corpus, settings(), run))
-    expected = figures(run)
-    state = run.load_last()
-    assert state is not None
-
-    killed = new_model(dropout=0.1)
-    run = new_run(tmp_path / "killed", killed, corpus.tokenizer)
-    events = train(killed, corpus, settings(save_every=5), run)
-    for event in events:
-        if isinstance(event, Step) and event.step == 8:
-            break
-    run.save_last = lambda *_: pytest.fail("a killed process saves nothing")  # type: ignore[method-assign]
-    with pytest.raises(pytest.fail.Exception):
-        events.close()  # type: ignore[attr-defined]
-    with run.log_path.open("a") as file:
-        file.write('{"step": 9, "lo')  # cut short by the kill
-    again = load_checkpoint(run.directory, "cpu").model
-    list(train(again, corpus, settings(), Run.open(run.directory), resume=True))
-    assert figures(Run.open(run.directory)) == expected
-
-
-def test_a_run_killed_before_its_first_save_starts_again(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model(dropout=0.1)
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
-    run.log({"step": 1, "loss": 9.0})
-    list(train(load_checkpoint(run.directory, "cpu").model, corpus, settings(), run, resume=True))
-    assert [record["step"] for record in run.read_log() if "loss" in record] == list(range(1, 11))
-
-
 def test_the_folder_has_the_best_weights_and_the_model_ends_with_them(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     # A learning rate at which the model diverges after a good start.
     config = settings(
         steps=40, learning_rate=3.0, warmup_steps=40, eval_every=2, schedule="constant", patience=3, spike_threshold=0
@@ -462,8 +398,7 @@ def test_the_folder_has_the_best_weights_and_the_model_ends_with_them(corpus: Co
 def test_nan_weights_are_never_saved_and_the_run_is_rolled_back(
     corpus: Corpus, tmp_path: Path, save_every: int | None, eval_every: int, what: str
 ) -> None:
-    model = new_model(dropout=0.1)
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run", dropout=0.1)
     config = settings(steps=12, sample_every=0, save_every=save_every, eval_every=eval_every, schedule="constant")
     events = train(model, corpus, config, run)
     next(event for event in events if isinstance(event, Step) and event.step == 4)
@@ -484,8 +419,7 @@ def test_nan_weights_are_never_saved_and_the_run_is_rolled_back(
 def test_a_run_that_diverges_repeatedly_stops_with_advice(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = new_model(dropout=0.1)
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run", dropout=0.1)
     list(train(model, corpus, settings(schedule="constant"), run))
     monkeypatch.setattr(
         "minigpt.training.loss.next_token_loss",
@@ -497,23 +431,6 @@ def test_a_run_that_diverges_repeatedly_stops_with_advice(
     expected = r"after step 5 .*; nothing was saved yet; lower --learning-rate, now 0\.01, .*"
     with pytest.raises(TrainingError, match=expected):
         list(train(new_model(dropout=0.1), corpus, settings()))
-
-
-def test_the_results_of_earlier_steps_come_before_the_run_waits_for_text(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = TrainStep.results
-
-    def one_step_later(step: TrainStep, keep: int | None = None) -> list[StepResult]:
-        return results(step, keep=0 if keep is None else 1)  # as on CUDA
-
-    ready = iter([True, True, True, False, *[True] * 8])
-    monkeypatch.setattr(TrainStep, "results", one_step_later)
-    monkeypatch.setattr(Corpus, "grows", True)
-    monkeypatch.setattr(Corpus, "is_ready", lambda *_: next(ready))
-    events = list(train(new_model(), corpus, settings(steps=10, eval_every=10, sample_every=0)))
-    taken = [event.step if isinstance(event, Step) else "waits" for event in events if isinstance(event, Step | Notice)]
-    assert taken == [1, 2, 3, "waits", *range(4, 11)]
 
 
 def test_a_loss_spike_is_skipped_and_counted(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,8 +456,7 @@ def test_a_loss_spike_is_skipped_and_counted(corpus: Corpus, monkeypatch: pytest
 def test_a_run_that_diverges_from_its_first_steps_on_is_rolled_back_and_ends_with_an_error(
     corpus: Corpus, tmp_path: Path, learning_rate: float
 ) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     config = settings(steps=60, learning_rate=learning_rate, optimizer="muon", patience=5, schedule="constant")
     notices: list[str] = []
     with pytest.raises(RunDivergedError, match=r"also after 3 rollbacks .* the best weights are those of step 0"):
@@ -564,8 +480,7 @@ def test_a_run_that_ends_worse_than_a_uniform_guess_has_diverged_unless_it_has_l
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uniform: int, has_diverged: bool
 ) -> None:
     """Only the held-out text may be of another kind. The training loss stays that of a guess among 257 tokens."""
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     losses, measured = iter([5.6, 7.0, 8.0]), Evaluator.evaluate
 
     def worse(evaluator: Evaluator) -> EvaluationResult | None:
@@ -588,21 +503,9 @@ def test_a_run_that_ends_worse_than_a_uniform_guess_has_diverged_unless_it_has_l
     assert (result.reason, result.best_step) == ("diverged" if has_diverged else "length", 0)
 
 
-def test_a_skipped_step_changes_no_weight_without_momentum(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = new_model()
-    monkeypatch.setattr(
-        "minigpt.training.loss.next_token_loss",
-        lambda *rest, **options: next_token_loss(*rest, **options) * math.nan,
-    )
-    events = train(model, corpus, settings(weight_decay=0.0, optimizer="adamw"))
-    next(event for event in events if isinstance(event, Step))
-    assert same_weights(model, new_model())  # there was no momentum yet
-
-
 def test_a_run_that_no_longer_improves_cools_down_before_it_stops(corpus: Corpus, tmp_path: Path) -> None:
     config = settings(steps=2000, learning_rate=0.3, eval_every=5, patience=2, sample_every=0, optimizer="adamw")
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     events = list(train(model, corpus, config, run))
     steps = [event for event in events if isinstance(event, Step)]
     cooling = next(
@@ -631,8 +534,7 @@ def test_a_cool_down_that_starts_on_schedule_is_not_stopped_by_the_evaluations_b
 
 
 def test_log_lines_have_the_documented_fields(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model(dropout=0.1)
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run", dropout=0.1)
     list(train(model, corpus, settings(steps=3), run))
     lines = [json.loads(line) for line in run.log_path.read_text().splitlines()]
     training = next(line for line in lines if "loss" in line)
@@ -649,8 +551,7 @@ def test_a_failed_save_is_reported_and_tried_again_and_the_last_state_is_kept(
     complete = new_run(tmp_path / "uninterrupted", uninterrupted, corpus.tokenizer)
     list(train(uninterrupted, corpus, settings(steps=20), complete))
 
-    model = new_model(dropout=0.1)
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run", dropout=0.1)
     events = train(model, corpus, settings(steps=20), run)
     until_seven = list(itertools.takewhile(lambda event: event.step < 7, events))
     assert any(isinstance(event, Saved) for event in until_seven)
@@ -679,8 +580,7 @@ def test_a_failed_save_is_reported_and_tried_again_and_the_last_state_is_kept(
 def test_a_disk_that_stays_full_is_an_error_at_the_end(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = new_model(dropout=0.1)
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run", dropout=0.1)
     events = train(model, corpus, settings(), run)
     next(event for event in events if isinstance(event, Saved) and event.what == "last" and event.step == 3)
     before = run.last_path.read_bytes()
@@ -702,8 +602,7 @@ def test_a_run_is_not_resumed_from_before_its_cool_down_if_that_state_cannot_be_
     def full(*_: object) -> None:
         raise CheckpointError("no space left on device")
 
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     list(train(model, corpus, settings(), run))
     before, lines = run.last_path.read_bytes(), run.log_path.read_bytes()
     longer = settings(steps=20)
@@ -718,8 +617,7 @@ def test_a_run_is_not_resumed_from_before_its_cool_down_if_that_state_cannot_be_
 
 
 def test_a_control_requests_a_save_and_a_stop(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model(dropout=0.1)
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run", dropout=0.1)
     control = Control()
     steps = []
     for event in train(model, corpus, settings(steps=100, eval_every=1000), run, control=control):
@@ -736,8 +634,7 @@ def test_a_control_requests_a_save_and_a_stop(corpus: Corpus, tmp_path: Path) ->
 
 
 def test_a_run_in_use_is_refused_and_available_afterwards(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model(dropout=0.1)
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run", dropout=0.1)
     events = train(model, corpus, settings(), run)
     next(events)
     with pytest.raises(CheckpointError, match="being trained"):
@@ -785,8 +682,7 @@ def test_without_a_run_the_last_weights_are_measured_and_named(corpus: Corpus) -
 
 
 def test_a_run_of_all_weights_does_not_resume_with_frozen_ones(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     list(train(model, corpus, settings(steps=2), run))
     frozen = settings(steps=4, freeze=1)
     apply_fine_tuning(model, frozen)
@@ -797,8 +693,7 @@ def test_a_run_of_all_weights_does_not_resume_with_frozen_ones(corpus: Corpus, t
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_a_state_in_another_dtype_is_refused(corpus: Corpus, tmp_path: Path, dtype: torch.dtype) -> None:
     """C code reads the states of optimizers as float32."""
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     list(train(model, corpus, settings(steps=2, schedule="constant"), run))
     with safe_open(run.last_path, "pt") as file:
         metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -889,8 +784,7 @@ def test_training_learns_on_cuda(corpus: Corpus, dtype: str, compiled: str) -> N
 
 
 def test_a_run_resumed_on_another_text_forgets_its_best_loss(corpus: Corpus, tmp_path: Path) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     list(train(model, corpus, settings(steps=60), run))
     (tmp_path / "bear.txt").write_text("a bear and nine jugs of vex were quickly packed in his box! " * 60)
     other = Corpus.build([tmp_path / "bear.txt"], corpus.tokenizer, cache=tmp_path / "cache")
@@ -905,8 +799,7 @@ def test_a_run_resumed_on_another_text_forgets_its_best_loss(corpus: Corpus, tmp
 def test_a_run_resumed_with_other_evaluations_forgets_its_best_loss(
     corpus: Corpus, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     list(train(model, corpus, settings(steps=30, schedule="constant", context_length=16), run))
     config = settings(steps=60, schedule="constant", context_length=16).replace(**changes)
     events = list(train(model, corpus, config, run, resume=True))
@@ -920,10 +813,9 @@ def test_a_run_in_epochs_that_changes_its_batch_reads_the_text_as_often(
     corpus: Corpus, tmp_path: Path, changes: dict[str, int]
 ) -> None:
     config = settings(steps=None, epochs=2, context_length=16, schedule="constant")
-    windows = planned_steps(config, corpus.n_train_tokens)
+    windows = planned_steps(config, len(corpus.train))
     assert windows is not None
-    model = new_model()
-    run = new_run(tmp_path / "run", model, corpus.tokenizer)
+    model, run = new_pair(tmp_path / "run")
     for event in (events := train(model, corpus, config, run)):
         if isinstance(event, Step) and event.step == windows // 2:
             events.close()

@@ -30,13 +30,6 @@ CONFIG = TrainConfig(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    folder = tmp_path_factory.mktemp("corpus")
-    (folder / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
-    return Corpus.build([folder / "fox.txt"], "bytes", cache=folder / "cache")
-
-
 def delete(run: Run) -> None:
     shutil.rmtree(run.directory)
 

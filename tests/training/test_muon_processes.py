@@ -65,12 +65,11 @@ def test_all_processes_choose_the_way_that_was_faster_on_the_slowest(
     def choose(world: World) -> tuple[bool, list[bool]]:
         clock.seconds, way, tried = 0.0, FasterWay(world), []
         while not way.is_chosen:
-            way.start(torch.device("cpu"))
-            tried.append(way.shares)
-            clock.seconds += (network if world.rank == 1 else 0.1) if way.shares else 1.0
-            way.stop(torch.device("cpu"))
-        way.start(torch.device("cpu"))
-        return way.shares, tried
+            with way.timed(torch.device("cpu")):
+                tried.append(way.shares)
+                clock.seconds += (network if world.rank == 1 else 0.1) if way.shares else 1.0
+        with way.timed(torch.device("cpu")):
+            return way.shares, tried
 
     assert Threads(2).run(choose) == [(network < 1, [True, False] * 3)] * 2
 

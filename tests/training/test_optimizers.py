@@ -8,8 +8,8 @@ import torch
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.model.gpt import GPT
+from minigpt.training.budget import learning_rate
 from minigpt.training.optimizers import build_optimizers
-from minigpt.training.schedules import learning_rate
 
 
 def test_warmup_is_linear_in_steps() -> None:

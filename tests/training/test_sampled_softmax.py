@@ -14,10 +14,10 @@ from torch import Tensor
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.model.gpt import GPT
-from minigpt.training.gradients import local_gradients
 from minigpt.training.loop import train
 from minigpt.training.loss import HeadPlan, LossModel, SoftTargets, next_token_loss, overwrite_with_gradient
 from minigpt.training.sampled_softmax import EXCLUDED, StepVocabulary, TokenSampler, inclusion_probabilities
+from minigpt.training.step import local_gradients
 
 COUNTS = torch.arange(400, 0, -1) ** 2  # of 400 tokens, the first the most frequent
 

@@ -10,9 +10,9 @@ from minigpt.corpus_report.duplicates import DuplicateStats
 from minigpt.corpus_report.issue_kinds import LICENSE
 from minigpt.corpus_report.locations import Location
 from minigpt.corpus_report.near_duplicates import MIN_SIMILARITY, SHINGLE, NearDuplicateStats
-from minigpt.corpus_report.report import Passage, Report, search_key
+from minigpt.corpus_report.repeats import WINDOW
+from minigpt.corpus_report.report import Passage, Report
 from minigpt.corpus_report.units import MIN_LINE, MIN_PARAGRAPH
-from minigpt.corpus_report.window_hashes import WINDOW
 from minigpt.tokenizer.display import visible
 from minigpt.units import count, size
 
@@ -35,9 +35,12 @@ def report_parts(report: Report) -> Iterator[RenderableType]:
     yield "duplicates"
     for duplicates in report.duplicates:
         if duplicates.kind != "documents" or report.documents > 1:
-            yield from _duplicate_lines(report, duplicates)
+            yield from _duplicate_lines(duplicates)
     yield from _near_duplicate_lines(report.near_duplicates, report.near_duplicate_passages)
-    yield from _repeat_lines(report)
+    if report.not_measured:
+        yield f"  {report.not_measured}"
+    else:
+        yield from _repeat_lines(report)
     if report.overlap.windows:
         yield ""
         yield from _leakage_lines(report)
@@ -67,14 +70,14 @@ def _facts(report: Report) -> dict[str, str]:
     shares = [f"{code} {share:.0%}" for code, share in list(report.languages.items())[:_MOST_SHARES]]
     if shares and (rest := 1 - sum(report.languages.values())) >= _MIN_REST:
         shares.append(f"not identified {rest:.0%}")
-    languages = ", ".join(shares)
+    languages, missing = ", ".join(shares), "not measured" if report.not_measured else "not identified"
     held_out = f"{size(report.validation_bytes)} ({report.held_out})" if report.validation_bytes else "nothing"
     rows = {
         "size": f"{size(report.text_bytes)} in {count(report.documents, 'document')}",
         "characters": f"{report.characters:,}, {report.distinct_characters:,} different",
         "lines": f"{report.lines:,}, the longest with {report.longest_line:,} characters; line endings: {endings}",
         "scripts": f"{scripts} of the letters" if scripts else "no letters",
-        "languages": f"{languages} of the text, estimated (ISO 639 codes)" if languages else "not identified",
+        "languages": f"{languages} of the text, estimated (ISO 639 codes)" if languages else missing,
         "held_out": f"{held_out} for validation, the same as in training",
     }
     if report.skipped:
@@ -96,7 +99,7 @@ def _issue_lines(report: Report) -> Iterator[str]:
         yield f"    {issue.advice}"
 
 
-def _duplicate_lines(report: Report, duplicates: DuplicateStats) -> Iterator[str]:
+def _duplicate_lines(duplicates: DuplicateStats) -> Iterator[str]:
     units = f"{count(duplicates.units, duplicates.kind.removesuffix('s'))}{_MINIMUM.get(duplicates.kind, '')}"
     about, estimated, least = "", "", ""
     if duplicates.sampled_fraction < 1:
@@ -105,14 +108,12 @@ def _duplicate_lines(report: Report, duplicates: DuplicateStats) -> Iterator[str
     if not duplicates.duplicates:
         yield f"  none of {units} occurs twice{estimated}"
         return
-    key = search_key(duplicates.example)
-    locations = report.duplicate_locations.get(key, ())
-    where = f", at {_joined(locations)}" if locations else ""
+    where = f", at {_joined(duplicates.locations)}" if duplicates.locations else ""
     yield (
         f"  {about}{duplicates.duplicates:,} of {units} repeat another{estimated}; "
         f"one occurs {least}{duplicates.occurrences:,} times{where}:"
     )
-    yield f"    {_one_line(key)}"
+    yield f"    {_one_line(duplicates.example)}"
 
 
 def _near_duplicate_lines(near: NearDuplicateStats, pair: tuple[Passage, ...]) -> Iterator[str]:

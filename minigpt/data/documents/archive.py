@@ -6,7 +6,8 @@ import zipfile
 from types import TracebackType
 from typing import Any, Self
 
-from minigpt.data.documents.limits import TOO_DEEP, Budget, DocumentError
+from minigpt.data.documents.limits import TOO_DEEP, Budget
+from minigpt.data.limited_reading import RefusedError
 
 
 class Archive:
@@ -34,23 +35,23 @@ class Archive:
     def read(self, name: str) -> bytes:
         """A member, decompressed.
 
-        Raises: DocumentError if it is missing, encrypted or too large.
+        Raises: RefusedError if it is missing, encrypted or too large.
         """
         try:
             member = self._file.getinfo(posixpath.normpath(name))
         except KeyError:
-            raise DocumentError(f"is damaged: it has no {name!r}; download it again") from None
+            raise RefusedError(f"is damaged: it has no {name!r}; download it again") from None
         if member.flag_bits & 1:
-            raise DocumentError("is encrypted; save it without a password")
+            raise RefusedError("is encrypted; save it without a password")
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # the others may take gigabytes
-            raise DocumentError(f"has a part compressed by method {member.compress_type}, not deflate; save it again")
+            raise RefusedError(f"has a part compressed by method {member.compress_type}, not deflate; save it again")
         self.budget.reserve(member.file_size)  # decompressing stops there
         return self._file.read(member)
 
     def xml(self, name: str) -> Any:
         """The root element of an XML member; neither entities nor DTDs are loaded.
 
-        Raises: DocumentError as `read`, and for tags that are too many or nested too deeply; XMLSyntaxError.
+        Raises: RefusedError as `read`, and for tags that are too many or nested too deeply; XMLSyntaxError.
         """
         from lxml import etree
 
@@ -63,5 +64,5 @@ class Archive:
             return etree.fromstring(markup, parser)
         except etree.XMLSyntaxError as error:
             if "Excessive depth" in str(error):
-                raise DocumentError(TOO_DEEP) from error
+                raise RefusedError(TOO_DEEP) from error
             raise

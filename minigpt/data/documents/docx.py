@@ -8,7 +8,8 @@ from urllib.parse import unquote
 
 from minigpt.data.documents.archive import Archive
 from minigpt.data.documents.formulas import WORD_SIGNS, is_compound
-from minigpt.data.documents.limits import Budget, DocumentError, without_soft_hyphens
+from minigpt.data.documents.limits import Budget, without_soft_hyphens
+from minigpt.data.limited_reading import RefusedError
 
 # The namespaces of the elements with text, as Word writes them and in its "strict" files.
 _PREFIXES = {
@@ -41,17 +42,17 @@ def docx_text(content: bytes) -> str:
 
     Text boxes come after the paragraph that they belong to. Omits hidden and deleted text, comments, headers and
     footers.
-    Raises: DocumentError for a document that is encrypted, damaged or too large.
+    Raises: RefusedError for a document that is encrypted, damaged or too large.
     """
     if content.startswith(_OLE):
-        raise DocumentError("is encrypted, or a .doc; open it in Word and save it as .docx without a password")
+        raise RefusedError("is encrypted, or a .doc; open it in Word and save it as .docx without a password")
     with Archive(content, _RATIO) as archive:
         main = next(_targets(archive, "", "officeDocument"), None)
         if main is None:
-            raise DocumentError("is damaged: its _rels/.rels names no Word document; save it again")
+            raise RefusedError("is damaged: its _rels/.rels names no Word document; save it again")
         root = archive.xml(main)
         if _kind(root) != "w:document":
-            raise DocumentError(f"is not a Word document, but has a {root.tag.rpartition('}')[2]!r}; save it as .docx")
+            raise RefusedError(f"is not a Word document, but has a {root.tag.rpartition('}')[2]!r}; save it as .docx")
         styles = _hidden_styles([archive.xml(path) for path in _targets(archive, main, "styles")])
         reader = _Reader(styles, archive.budget)
         lines = reader.lines(root)
@@ -169,7 +170,7 @@ class _Reader:
             elif kind == "mc:AlternateContent":
                 blocks += self._alternative(child, self._blocks)
             elif kind == "w:altChunk":
-                raise DocumentError("has its text in a file inside it (altChunk); open it in Word and save it again")
+                raise RefusedError("has its text in a file inside it (altChunk); open it in Word and save it again")
             elif kind not in _SKIPPED:
                 blocks += self._blocks(child)
         return blocks

@@ -6,7 +6,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from minigpt.data.documents.archive import Archive
-from minigpt.data.documents.limits import Budget, DocumentError
+from minigpt.data.documents.limits import Budget
+from minigpt.data.limited_reading import RefusedError
 
 _CONTAINER, _ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 
@@ -16,13 +17,13 @@ _RATIO = 8  # of what is decompressed to the book's size; text has 3 to 6
 def epub_text(content: bytes, page_text: Callable[[bytes, Budget], str]) -> str:
     """The text of the chapters, each once, with an empty line between two; `page_text` reads the XHTML of one.
 
-    Raises: DocumentError for a book that is damaged, encrypted or too large.
+    Raises: RefusedError for a book that is damaged, encrypted or too large.
     """
     with Archive(content, _RATIO) as archive:
         container = archive.xml(_CONTAINER)
         package_path = next((file.get("full-path") for file in _elements(container, "rootfile")), None)
         if package_path is None:
-            raise DocumentError(f"is damaged: its {_CONTAINER} names no package; download it again")
+            raise RefusedError(f"is damaged: its {_CONTAINER} names no package; download it again")
         package = archive.xml(package_path)
         items = {item.get("id"): item for item in _elements(package, "item")}
         folder = posixpath.dirname(package_path)
@@ -36,7 +37,7 @@ def epub_text(content: bytes, page_text: Callable[[bytes, Budget], str]) -> str:
             if path in chapters:  # a book names each chapter once
                 continue
             if path in encrypted:
-                raise DocumentError("is encrypted (digital rights management); only a book without it can be read")
+                raise RefusedError("is encrypted (digital rights management); only a book without it can be read")
             chapters[path] = page_text(archive.read(path), archive.budget)
     return "\n\n".join(filter(None, chapters.values()))
 

@@ -5,7 +5,8 @@ import re
 from typing import Any
 
 from minigpt.data.documents.formulas import MATHML_SIGNS, is_compound
-from minigpt.data.documents.limits import TOO_DEEP, Budget, DocumentError, without_soft_hyphens
+from minigpt.data.documents.limits import TOO_DEEP, Budget, without_soft_hyphens
+from minigpt.data.limited_reading import RefusedError
 
 _CHARSET = re.compile(rb"""(?i)(?:charset|encoding)\s*=\s*["']?\s*([a-z0-9_.:-]{1,40})""")
 # Browsers decode a page that declares the first encoding with the second one, which has more characters. Source:
@@ -84,7 +85,7 @@ def html_text(page: bytes, budget: Budget, xhtml: bool = False) -> str:
     """The text of a page in UTF-8: a line for each block, and an empty line around paragraphs and headings.
 
     Omits the readings of ruby characters and the elements that are hidden.
-    Raises: DocumentError for a page with too many tags, or in which what is not shown is nested too deeply.
+    Raises: RefusedError for a page with too many tags, or in which what is not shown is nested too deeply.
     """
     from lxml import etree
 
@@ -96,7 +97,7 @@ def html_text(page: bytes, budget: Budget, xhtml: bool = False) -> str:
     except etree.XMLSyntaxError:  # a page without any element
         return ""
     if root is _TOO_DEEP:
-        raise DocumentError(TOO_DEEP)
+        raise RefusedError(TOO_DEEP)
     if root is None:
         return ""
     writer = _Writer()

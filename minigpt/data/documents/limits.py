@@ -1,5 +1,7 @@
 """Limits on the work that a document may cause, which are checked before a library parses it."""
 
+from minigpt.data.limited_reading import RefusedError
+
 MAX_FILE = 256 << 20  # bytes of a document
 MAX_TAGS = 500_000  # of a document: a parsed element takes about 300 bytes for 4 in the file
 MAX_NODES = 750_000  # tags, texts between them, and attributes, which are removed from HTML
@@ -10,11 +12,7 @@ MAX_SUBTITLES = 16 << 20  # bytes
 TOO_DEEP = "nests its elements too deeply to be read; save its text as a .txt"
 
 
-class DocumentError(Exception):
-    """A document that cannot be read; the message continues "NAME …"."""
-
-
-class EncodingError(DocumentError):
+class EncodingError(RefusedError):
     """A document that is whole but in another encoding than the one in which it should be read."""
 
 
@@ -29,11 +27,11 @@ class Budget:
     def reserve(self, size: int) -> None:
         """Counts markup that is about to be decompressed.
 
-        Raises: DocumentError if the document has too much.
+        Raises: RefusedError if the document has too much.
         """
         self._bytes += size
         if self._bytes > self._limit:
-            raise DocumentError(
+            raise RefusedError(
                 f"has {self._bytes:,} bytes of text and markup when it is decompressed; the maximum for a file of its "
                 f"size is {self._limit:,}"
             )
@@ -41,22 +39,22 @@ class Budget:
     def count_tags(self, markup: bytes) -> bytes:
         """The same markup.
 
-        Raises: DocumentError if the document has more than MAX_TAGS.
+        Raises: RefusedError if the document has more than MAX_TAGS.
         """
         self._tags += markup.count(b"<")
         if self._tags > MAX_TAGS:
-            raise DocumentError(f"has more than {MAX_TAGS:,} tags; split it into several documents")
+            raise RefusedError(f"has more than {MAX_TAGS:,} tags; split it into several documents")
         return markup
 
     def count_nodes(self, markup: bytes, attributes: bool) -> bytes:
         """The same markup; `attributes` says whether it may have any.
 
-        Raises: DocumentError if the document has more than MAX_NODES.
+        Raises: RefusedError if the document has more than MAX_NODES.
         """
         tags = markup.count(b"<")
         self._nodes += 2 * tags - markup.count(b"><") + (markup.count(b"=") if attributes else 0)
         if self._nodes > MAX_NODES:
-            raise DocumentError(
+            raise RefusedError(
                 f"has more than {MAX_NODES:,} tags, attributes and texts between tags; split it into several documents"
             )
         return markup

@@ -11,10 +11,11 @@ from minigpt.bounded_reading import read_regular
 from minigpt.data.documents.docx import docx_text
 from minigpt.data.documents.epub import epub_text
 from minigpt.data.documents.html import declared_encoding, html_text
-from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, TOO_DEEP, Budget, DocumentError, EncodingError
+from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, TOO_DEEP, Budget, EncodingError
 from minigpt.data.documents.pdf import pdf_text
 from minigpt.data.documents.subtitles import srt_text, vtt_text
 from minigpt.data.encodings import encoding_advice, likely_encoding
+from minigpt.data.limited_reading import RefusedError
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
 from minigpt.errors import DataError, UndecodableError, reason_of
 from minigpt.optional_packages import check_installed
@@ -53,7 +54,7 @@ def _page_text(content: bytes, budget: Budget, encoding: str, errors: str, xhtml
 
 def _subtitles(read: Callable[[str], str], content: bytes, encoding: str, errors: str) -> str:
     if len(content) > MAX_SUBTITLES:
-        raise DocumentError(f"has {len(content):,} bytes; the maximum of subtitles is {MAX_SUBTITLES:,}")
+        raise RefusedError(f"has {len(content):,} bytes; the maximum of subtitles is {MAX_SUBTITLES:,}")
     return read(_decoded(content, encoding, errors))
 
 
@@ -105,7 +106,7 @@ def read_document(path: Path, name: str, encoding: str = "utf-8", errors: str = 
             text = form.read(content, encoding, errors)
     except EncodingError as error:
         raise UndecodableError(f"{name} {error}") from error
-    except DocumentError as error:
+    except RefusedError as error:
         raise DataError(f"{name} {error}") from error
     except RecursionError as error:
         raise DataError(f"{name} {TOO_DEEP}") from error

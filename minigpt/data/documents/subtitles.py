@@ -4,7 +4,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
-from minigpt.data.documents.limits import DocumentError
+from minigpt.data.limited_reading import RefusedError
 
 _TAGS = re.compile(r"</?[a-zA-Z][^<>\n]{0,100}>|\{\\[^{}\n]{0,100}\}")
 _VTT_TAGS = re.compile(r"<rt>[^<>\n]{0,100}(?:</rt>)?|</?[a-zA-Z0-9.][^<>\n]{0,100}>")
@@ -27,7 +27,7 @@ def srt_text(text: str) -> str:
     """The subtitles, a line each; the lines of one subtitle are joined unless two speakers have a line each.
 
     A text that is WebVTT is read as that.
-    Raises: DocumentError for a text without subtitles, or with a time that is damaged.
+    Raises: RefusedError for a text without subtitles, or with a time that is damaged.
     """
     if _WEBVTT.match(text):
         return vtt_text(text)
@@ -74,7 +74,7 @@ def _subtitles(text: str, vtt: bool) -> Iterator[list[str]]:
             yield lines
             lines, times, skipped = [], times + 1, False
         elif not (skipped or said) and _DAMAGED_TIME.match(line[:_LONGEST_TIME]):
-            raise DocumentError(
+            raise RefusedError(
                 f"has a damaged time in line {place:,}, {line[:40]!r}; write it as 00:00:01,000 --> 00:00:02,000"
             )
         elif after_empty and (is_number := _NUMBER.fullmatch(line)) and int(is_number[1]) == number + 1:
@@ -86,4 +86,4 @@ def _subtitles(text: str, vtt: bool) -> Iterator[list[str]]:
         named, after_empty = after_empty, False
     yield lines
     if not times and text.strip():
-        raise DocumentError("has no subtitles: no line is a time such as 00:00:01,000 --> 00:00:02,000")
+        raise RefusedError("has no subtitles: no line is a time such as 00:00:01,000 --> 00:00:02,000")

@@ -12,7 +12,7 @@ from minigpt.errors import DataError
 from minigpt.evaluation.benchmarks.detokenizers import detokenize_cbt
 from minigpt.evaluation.benchmarks.files import read_lines, read_records
 from minigpt.evaluation.benchmarks.loglikelihood import argmax, encode_pair, score_continuations
-from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult, DataFile, Metric, common_caveats
+from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult, DataFile, Metric, benchmark_result
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -86,17 +86,20 @@ def _question(where: str, sentences: list[str], question: str, answer: str, cand
     return Question(" ".join(sentences), question, tuple(candidates), candidates.index(answer))
 
 
-def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions) -> BenchmarkResult:
+def run(
+    name: str, model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions
+) -> BenchmarkResult:
     """Measures the accuracy on each file, usually one of common nouns and one of named entities.
 
     Raises: DataError for a file in another format, and for a candidate without tokens.
     """
     metrics = []
-    truncated = total = n_questions = most = available = 0
+    truncated: list[bool] = []
+    measured = available = 0
     for data in files:
         questions = read_questions(data)
         part = questions[: options.limit]
-        most, available = max(most, len(part)), max(available, len(questions))
+        measured, available = measured + len(part), available + len(questions)
         pairs = []
         for question in part:
             # De-tokenized with the blank, which the rules treat as a word, like any candidate.
@@ -105,32 +108,19 @@ def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: Benchm
             pairs += [
                 encode_pair(tokenizer, before, word + after.replace(_BLANK, word)) for word in question.candidates
             ]
-        scores = iter(
-            score_continuations(
-                model, pairs, context=options.context, batch_size=options.batch_size, progress=options.progress
-            )
-        )
-        n_correct = 0
-        for question in part:
-            own = list(islice(scores, len(question.candidates)))
-            n_correct += argmax([each.log_probability for each in own]) == question.answer
-            truncated += sum(each.is_truncated for each in own)
-        name = word_class(data)
+        found = score_continuations(model, pairs, options)
+        truncated += [each.is_truncated for each in found]
+        scores = (each.log_probability for each in found)
+        n_correct = sum(argmax(list(islice(scores, len(each.candidates)))) == each.answer for each in part)
+        word_kind = word_class(data)
         how = "de-tokenized" if options.detokenize else "text as published"
         metrics.append(
             Metric(
-                f"accuracy_{name}",
-                f"accuracy, {_WORD_CLASSES.get(name, 'all word classes')}",
+                f"accuracy_{word_kind}",
+                f"accuracy, {_WORD_CLASSES.get(word_kind, 'all word classes')}",
                 n_correct / len(part),
                 "share",
                 f"the word most likely together with the rest of the sentence, {len(part):,} questions; {how}",
             )
         )
-        total += len(pairs)
-        n_questions += len(part)
-    context = options.context or model.config.n_positions
-    example_name = "questions of each file" if len(files) > 1 else "questions"
-    caveats = common_caveats(most, available, example_name, truncated=truncated, texts=total, context=context)
-    return BenchmarkResult(
-        "cbt", tuple(data.name for data in files), n_questions, "questions", tuple(metrics), tuple(caveats)
-    )
+    return benchmark_result(name, files, options, (measured, available), "questions", metrics, truncated=truncated)

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
 from minigpt.bounded_reading import LongLineError, bounded_lines, open_regular, parse_json
+from minigpt.data.table import read_rows
 from minigpt.errors import DataError, reason_of
 from minigpt.evaluation.benchmarks.results import DataFile
-from minigpt.optional_packages import check_installed, optional_import
+from minigpt.optional_packages import check_installed
 
 _WITHOUT_PYARROW = "pass the benchmark's original file with --data"
-_ROWS = 256  # per batch
 _MOST_BYTES = 1 << 27  # of text in a file; the published files have at most 12 MB
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError)
 
@@ -57,7 +57,10 @@ def read_records(data: DataFile, expected: str) -> Iterator[tuple[str, dict[str,
     Raises: DataError, as `read_lines`, and for a line that is not a JSON object.
     """
     if data.path.suffix == ".parquet":
-        yield from _rows(data)
+        total = 0
+        for number, row in read_rows(data.path, data.name):
+            total = _checked(total + _n_characters(row), data)
+            yield f"{data.name}, row {number}", row
         return
     for number, line in read_lines(data):
         where = f"{data.name}, line {number}"
@@ -76,17 +79,12 @@ def read_records(data: DataFile, expected: str) -> Iterator[tuple[str, dict[str,
 def _open(data: DataFile) -> Iterator[BinaryIO]:
     """Opens the file for reading its decompressed bytes."""
     try:
-        if data.path.suffix == ".gz":
-            with gzip.open(data.path) as stream:
-                yield cast("BinaryIO", stream)
-        elif data.path.suffix == ".bz2":
-            with bz2.open(data.path) as stream:
-                yield cast("BinaryIO", stream)
-        elif data.path.suffix == ".zip":
+        if data.path.suffix == ".zip":
             with zipfile.ZipFile(data.path) as archive, archive.open(_member(data, archive)) as stream:
                 yield cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", stream)))
         else:
-            with open_regular(data.path) as stream:
+            opened: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(data.path.suffix, open_regular)
+            with opened(data.path) as stream:
                 yield stream
     except DataError:
         raise
@@ -108,29 +106,6 @@ def _member(data: DataFile, archive: zipfile.ZipFile) -> str:
     if data.member is None and len(names) == 1:
         return names[0]
     raise DataError(f"{data.name} contains {', '.join(names[:5]) or 'nothing'}, expected {expected}; decompress it")
-
-
-def _rows(data: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
-    with optional_import(f"reading {data.name}", "pyarrow", instead=_WITHOUT_PYARROW):
-        import pyarrow
-        import pyarrow.parquet
-    total = number = 0
-    try:
-        texts = [field.name for field in pyarrow.parquet.read_schema(data.path) if field.type == pyarrow.string()]
-        # As dictionaries, so that a value that is repeated a million times is in memory once.
-        with pyarrow.parquet.ParquetFile(data.path, read_dictionary=texts, memory_map=False) as file:
-            for batch in file.iter_batches(_ROWS, use_threads=False):
-                for index in range(len(batch)):
-                    (row,) = batch.slice(index, 1).to_pylist()
-                    number += 1
-                    total = _checked(total + _n_characters(row), data)
-                    yield f"{data.name}, row {number}", row
-    except DataError:
-        raise
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{data.name} cannot be read as parquet; download it again") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{data.name} contains text that is not UTF-8; download it again") from error
 
 
 def _checked(total: int, data: DataFile) -> int:

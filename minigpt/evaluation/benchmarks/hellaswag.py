@@ -18,7 +18,7 @@ from minigpt.evaluation.benchmarks.loglikelihood import (
     encode_pair,
     score_continuations,
 )
-from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult, DataFile, Metric, common_caveats
+from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult, DataFile, Metric, benchmark_result
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -55,7 +55,7 @@ def read_questions(data: DataFile) -> tuple[list[Question], list[Question]]:
 
     Raises: DataError, with the line.
     """
-    if data.path.name.removesuffix(".gz").removesuffix(".bz2").endswith(".txt"):
+    if data.is_text:
         return _text_questions(data), []
     prepared, raw = [], []
     for where, record in read_records(data, _EXPECTED):
@@ -93,7 +93,9 @@ def _text_questions(data: DataFile) -> list[Question]:
     return found
 
 
-def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions) -> BenchmarkResult:
+def run(
+    name: str, model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions
+) -> BenchmarkResult:
     """Measures the accuracy on HellaSwag, by the total likelihood of the endings and by that per unit of length.
 
     Raises: DataError for a file in another format, and for an ending without tokens.
@@ -102,29 +104,24 @@ def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: Benchm
     prepared, raw = (form[: options.limit] for form in questions)
     pairs = [encode_pair(tokenizer, each.context, f" {ending}") for each in prepared for ending in each.endings]
     pairs += [encode_apart(tokenizer, each.context, f" {ending}") for each in raw for ending in each.endings]
-    scores = score_continuations(
-        model, pairs, context=options.context, batch_size=options.batch_size, progress=options.progress
-    )
+    scores = score_continuations(model, pairs, options)
     split = 4 * len(prepared)
     form = "lm-eval's text: activity label first, brackets removed" if raw else "the file's text"
     metrics = [
         *_metrics("", form, prepared, pairs[:split], scores[:split], ("character", "byte", "token")),
         *_metrics("raw_", "raw text, as in build-nanogpt", raw, pairs[split:], scores[split:], ("token",)),
     ]
-    truncated = sum(each.is_truncated for each in scores)
-    length = options.context or model.config.n_positions
-    caveats = common_caveats(
-        len(prepared),
-        len(questions[0]),
+    return benchmark_result(
+        name,
+        files,
+        options,
+        (len(prepared), len(questions[0])),
         "questions",
+        metrics,
+        caveats=[] if raw else ["text as prepared in llama.cpp's .txt"],
         published=_PUBLISHED,
-        truncated=truncated,
-        texts=len(scores),
-        context=length,
+        truncated=[each.is_truncated for each in scores],
     )
-    if not raw:
-        caveats.append("text as prepared in llama.cpp's .txt")
-    return BenchmarkResult("hellaswag", (files[0].name,), len(prepared), "questions", tuple(metrics), tuple(caveats))
 
 
 def _metrics(

@@ -7,7 +7,7 @@ words that cannot end a sentence, by an unpublished list of stop words, so it ca
 from minigpt.errors import DataError
 from minigpt.evaluation.benchmarks.files import read_lines, read_records
 from minigpt.evaluation.benchmarks.loglikelihood import encode_pair, score_continuations
-from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult, DataFile, Metric, common_caveats
+from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult, DataFile, Metric, benchmark_result
 from minigpt.evaluation.perplexity import perplexity
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -21,7 +21,7 @@ def read_passages(data: DataFile) -> list[str]:
 
     Raises: DataError, with the line.
     """
-    if data.path.name.removesuffix(".gz").removesuffix(".bz2").endswith(".txt"):
+    if data.is_text:
         expected = "one passage"
         found = [(f"{data.name}, line {number}", line.strip()) for number, line in read_lines(data) if line.strip()]
     else:
@@ -35,20 +35,18 @@ def read_passages(data: DataFile) -> list[str]:
     return [text for _, text in found]
 
 
-def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions) -> BenchmarkResult:
+def run(
+    name: str, model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions
+) -> BenchmarkResult:
     """Measures LAMBADA by the two protocols in use, and the perplexity of the last word.
 
     Raises: DataError for a file in another format, and for a word without tokens.
     """
     passages = read_passages(files[0])
     texts = passages[: options.limit]
-    pairs = []
-    for text in texts:
-        context, _, word = text.rpartition(" ")
-        pairs.append(encode_pair(tokenizer, context, f" {word}"))
-    scores = score_continuations(
-        model, pairs, context=options.context, batch_size=options.batch_size, progress=options.progress
-    )
+    split = (text.rpartition(" ")[::2] for text in texts)
+    pairs = [encode_pair(tokenizer, context, f" {word}") for context, word in split]
+    scores = score_continuations(model, pairs, options)
     count = len(scores)
     metrics = (
         Metric(
@@ -74,11 +72,15 @@ def run(model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: Benchm
             "exp of the mean loss of a last word, summed over its tokens (lm-eval's lambada_openai perplexity)",
         ),
     )
-    truncated = sum(each.is_truncated for each in scores)
-    length = options.context or model.config.n_positions
-    caveats = common_caveats(
-        count, len(passages), "passages", published=_PUBLISHED, truncated=truncated, texts=count, context=length
+    lower_case = "the text is all lower case, as in lm-eval's lambada_standard, not lambada_openai"
+    return benchmark_result(
+        name,
+        files,
+        options,
+        (count, len(passages)),
+        "passages",
+        metrics,
+        caveats=[lower_case] if "\n".join(passages).islower() else [],
+        published=_PUBLISHED,
+        truncated=[each.is_truncated for each in scores],
     )
-    if "\n".join(passages).islower():
-        caveats.append("the text is all lower case, as in lm-eval's lambada_standard, not lambada_openai")
-    return BenchmarkResult("lambada", (files[0].name,), count, "passages", metrics, tuple(caveats))

@@ -3,24 +3,22 @@
 Source: Merity et al. 2016; Mikolov et al. 2010 (the form of Penn Treebank with 10,000 words, <unk> and N).
 """
 
-import functools
 import math
 from collections.abc import Iterator
 from itertools import islice
 
 from minigpt.errors import DataError
-from minigpt.evaluation.benchmarks.detokenizers import Detokenizer, detokenize_ptb, detokenize_wikitext
+from minigpt.evaluation.benchmarks.detokenizers import detokenize_ptb, detokenize_wikitext
 from minigpt.evaluation.benchmarks.files import read_lines, read_records
 from minigpt.evaluation.benchmarks.results import (
-    BenchmarkFunction,
     BenchmarkOptions,
     BenchmarkResult,
     DataFile,
     Metric,
-    common_caveats,
+    benchmark_result,
 )
 from minigpt.evaluation.breakdown import break_down
-from minigpt.evaluation.perplexity import perplexity
+from minigpt.evaluation.perplexity import perplexity, resolve_protocol
 from minigpt.model.gpt import GPT
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -73,27 +71,21 @@ def read_ptb(data: DataFile) -> Iterator[str]:
         raise DataError(f"{data.name} is empty; expected {_SENTENCE}")
 
 
-def _measure(
-    name: str,
-    detokenizer: Detokenizer,
-    model: GPT,
-    tokenizer: Tokenizer,
-    files: list[DataFile],
-    options: BenchmarkOptions,
+def run(
+    name: str, model: GPT, tokenizer: Tokenizer, files: list[DataFile], options: BenchmarkOptions
 ) -> BenchmarkResult:
     """Measures the perplexities of a text, after an end-of-text, so that every token is scored.
 
     Words and bytes are counted in the published text, even if it is de-tokenized.
     Raises: DataError for a file in another format; ConfigError if context or stride do not fit the model.
     """
-    reader = read_ptb if name == "ptb" else read_wikitext
+    reader, detokenizer = (read_ptb, detokenize_ptb) if name == "ptb" else (read_wikitext, detokenize_wikitext)
     lines = reader(files[0])
     selected = list(islice(lines, options.limit))
     has_more = next(lines, None) is not None
     published = "".join(selected)
     text = detokenizer(published) if options.detokenize else published
-    context = options.context or model.config.n_positions
-    stride = options.stride or max(1, context // 2)
+    context, stride = resolve_protocol(model.config, options.context, options.stride)
     measured = break_down(
         model,
         [tokenizer.start_of_text, *tokenizer.encode(text)],
@@ -142,16 +134,6 @@ def _measure(
             f"the total loss divided by {len(published.encode()):,} bytes as published; {how}",
         ),
     )
-    caveats = common_caveats(len(selected), len(selected) + has_more, "lines")
-    if name != "ptb" and "<unk>" in published:
-        caveats.append("the text with <unk>, not the raw text")
-    return BenchmarkResult(name, (files[0].name,), len(selected), "lines", metrics, tuple(caveats))
-
-
-def _benchmark(name: str, detokenizer: Detokenizer) -> BenchmarkFunction:
-    return functools.partial(_measure, name, detokenizer)
-
-
-run_wikitext2 = _benchmark("wikitext2", detokenize_wikitext)
-run_wikitext103 = _benchmark("wikitext103", detokenize_wikitext)
-run_ptb = _benchmark("ptb", detokenize_ptb)
+    caveats = ["the text with <unk>, not the raw text"] if name != "ptb" and "<unk>" in published else []
+    examples = len(selected), len(selected) + has_more
+    return benchmark_result(name, files, options, examples, "lines", metrics, caveats=caveats)

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minigpt.errors import DataError, quoted
-from minigpt.evaluation.perplexity import WindowProgress, resolve_protocol, sliced_logits
+from minigpt.evaluation.benchmarks.results import BenchmarkOptions
+from minigpt.evaluation.perplexity import resolve_protocol, sliced_logits
 from minigpt.model.gpt import GPT, eval_mode
 from minigpt.model.kv_cache import KVCache
 from minigpt.model.nonfinite import check_finite
@@ -83,19 +84,16 @@ def _pair(tokenizer: Tokenizer, before: list[int], after: list[int], continuatio
 def score_continuations(
     model: GPT,
     pairs: Sequence[Pair],
-    *,
-    context: int | None = None,
-    batch_size: int | None = None,
-    progress: WindowProgress | None = None,
+    options: BenchmarkOptions = BenchmarkOptions(),  # noqa: B008  (frozen)
 ) -> list[ContinuationScore]:
     """Scores each continuation given its context, in order.
 
-    The model sees the last `context` tokens (default: its context length) before the continuation's last token. A
-    longer continuation is read in several windows, each token with at least half the context before it. Equal pairs are
-    scored once, so they tie exactly. `progress` is called with the rows done and the total.
+    The model sees the last `context` tokens before the continuation's last token. A longer continuation is read in
+    several windows, each token with at least half the context before it. Equal pairs are scored once, so they tie
+    exactly. `progress` is called with the rows done and the total.
     Raises: ConfigError if the context does not fit the model; GenerationError if a score is NaN or infinite.
     """
-    context, _ = resolve_protocol(model.config, context, None)
+    context, _ = resolve_protocol(model.config, options.context, None)
     distinct = list(dict.fromkeys(pairs))
     uses = Counter(before for before, _ in distinct)
     rows = [row for index, pair in enumerate(distinct) for row in _rows(index, pair, context, uses[pair[0]] > 1)]
@@ -105,7 +103,7 @@ def score_continuations(
     truncated = [False] * len(distinct)
     done = 0
     with eval_mode(model), torch.inference_mode():
-        for batch in _batches(rows, batch_size):
+        for batch in _batches(rows, options.batch_size):
             for row, (log_probabilities, is_greedy) in zip(batch, _score_rows(model, batch), strict=True):
                 check_finite(log_probabilities, model, torch.tensor([row.prefix + row.inputs]))
                 sums[row.pair] += float(log_probabilities.sum())
@@ -113,8 +111,8 @@ def score_continuations(
                 last_greedy[row.pair] |= row.is_end and bool(is_greedy[-1])
                 truncated[row.pair] |= row.is_truncated
             done += len(batch)
-            if progress is not None:
-                progress(done, len(rows))
+            if options.progress is not None:
+                options.progress(done, len(rows))
     results = zip(sums, greedy, last_greedy, truncated, strict=True)
     scores = {pair: ContinuationScore(*result) for pair, result in zip(distinct, results, strict=True)}
     return [scores[pair] for pair in pairs]

@@ -1,6 +1,6 @@
 """The data types that all benchmarks share: data files, options, metrics and results."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,6 +19,11 @@ class DataFile:
     path: Path
     name: str
     member: str | None = None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is plain text, compressed or not."""
+        return self.path.name.removesuffix(".gz").removesuffix(".bz2").endswith(".txt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,27 +70,33 @@ class BenchmarkResult:
     caveats: tuple[str, ...]
 
 
-BenchmarkFunction = Callable[[GPT, Tokenizer, list[DataFile], BenchmarkOptions], BenchmarkResult]
+BenchmarkFunction = Callable[[str, GPT, Tokenizer, list[DataFile], BenchmarkOptions], BenchmarkResult]
 
 
-def common_caveats(
-    examples: int,
-    available: int,
+def benchmark_result(
+    benchmark: str,
+    files: Sequence[DataFile],
+    options: BenchmarkOptions,
+    examples: tuple[int, int],
     example_name: str,
+    metrics: Iterable[Metric],
     *,
+    caveats: Iterable[str] = (),
     published: int | None = None,
-    truncated: int = 0,
-    texts: int = 0,
-    context: int = 0,
-) -> list[str]:
-    """The caveats of fewer examples than the file has available, of a file with another number of them than the
-    published one, and of `truncated` among `texts` that exceed the context.
+    truncated: Sequence[bool] = (),
+) -> BenchmarkResult:
+    """The result on `examples`, (measured, available), with the caveats that all benchmarks share before its own.
+
+    These are a limit, a file with another number of examples than the `published` one, and `truncated` texts.
     """
-    caveats = []
-    if examples < available:
-        caveats.append(f"the first {examples:,} {example_name} only")
+    measured, available = examples
+    shared = []
+    if measured < available:
+        shared.append(f"the first {options.limit:,} {example_name}{' of each file' * (len(files) > 1)} only")
     if published is not None and available != published:
-        caveats.append(f"a file of {available:,} {example_name}, the published one has {published:,}")
-    if truncated:
-        caveats.append(f"{truncated:,} of {texts:,} texts cut at the front to {context} tokens")
-    return caveats
+        shared.append(f"a file of {available:,} {example_name}, the published one has {published:,}")
+    if any(truncated):
+        cut = f"{sum(truncated):,} of {len(truncated):,} texts"
+        shared.append(f"{cut} cut at the front to {options.context} tokens")
+    names = tuple(data.name for data in files)
+    return BenchmarkResult(benchmark, names, measured, example_name, tuple(metrics), (*shared, *caveats))

@@ -53,13 +53,13 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     # WikiText-103 and WikiText-2 have different training texts but the same test text.
     "wikitext2": Benchmark(
-        language_modeling.run_wikitext2, _WIKITEXT, (_WIKITEXT_PATTERNS,), uses_stride=True, is_tokenized=True
+        language_modeling.run, _WIKITEXT, (_WIKITEXT_PATTERNS,), uses_stride=True, is_tokenized=True
     ),
     "wikitext103": Benchmark(
-        language_modeling.run_wikitext103, _WIKITEXT, (_WIKITEXT_PATTERNS,), uses_stride=True, is_tokenized=True
+        language_modeling.run, _WIKITEXT, (_WIKITEXT_PATTERNS,), uses_stride=True, is_tokenized=True
     ),
     "ptb": Benchmark(
-        language_modeling.run_ptb,
+        language_modeling.run,
         (_HubFile("ptb-text-only/ptb_text_only", "penn_treebank/test/0000.parquet", "refs/convert/parquet"),),
         (("ptb.test.txt", "ptb*test*"),),
         uses_stride=True,
@@ -91,7 +91,10 @@ def run_benchmark(
     or the stride do not fit the model.
     """
     files = data if isinstance(data, list) else find_data(name, data)
-    result = BENCHMARKS[name].run(model, tokenizer, files, options or BenchmarkOptions())
+    options = options or BenchmarkOptions()
+    context = options.context or model.config.n_positions
+    options = replace(options, context=context, stride=options.stride or max(1, context // 2))
+    result = BENCHMARKS[name].run(name, model, tokenizer, files, options)
     if losses := tokenizer.losses():
         lost = f"the tokenizer ({tokenizer.name}) loses part of the text: {', '.join(losses)}"
         result = replace(result, caveats=(*result.caveats, lost))

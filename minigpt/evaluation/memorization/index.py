@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, islice
+from itertools import accumulate, islice
 from typing import Any, Self
 
 import numpy as np
@@ -29,6 +29,7 @@ MOST_BYTES = 100_000_000  # of training text indexed; ten times that takes minut
 _FORMAT = "3"  # of the index on disk; change it when the format or the definition of a word changes
 _FILE = "copies.safetensors"
 _BLOCK = 2**14  # tokens decoded together
+_SEARCHED = 4096  # tokens in which a place to cut is looked for at a time
 _UNKNOWN = -1  # a word that does not occur in the training part
 
 
@@ -261,10 +262,15 @@ def _blocks(corpus: Corpus) -> npt.NDArray[np.int64]:
     tokenizer, n = corpus.tokenizer, len(corpus.train)
     starts_word = np.array([tokenizer.token_bytes(id)[:1] in (b" ", b"\n") for id in range(tokenizer.vocab_size)])
     starts_word[tokenizer.end_of_text] = True
-    cuts = np.flatnonzero(starts_word[corpus.train])
-    wanted = np.arange(_BLOCK, n, _BLOCK)
-    inner = cuts[np.searchsorted(cuts, wanted[wanted <= (cuts[-1] if len(cuts) else -1)])]
-    edges = np.unique(np.array(list(chain([0] if n else [], inner.tolist(), [n] if n else [])), np.int64))
+
+    def next_cut(wanted: int) -> int:
+        for start in range(wanted, n, _SEARCHED):
+            found = np.flatnonzero(starts_word[corpus.train[start : start + _SEARCHED]])
+            if len(found):
+                return start + int(found[0])
+        return n
+
+    edges = np.array(sorted({0, n, *map(next_cut, range(_BLOCK, n, _BLOCK))}), np.int64)
     return np.column_stack([edges[:-1], edges[1:]])
 
 

@@ -9,7 +9,14 @@ from minigpt.training.events import Finished
 
 
 def baseline(name: str, bits: float, train: int = 0) -> Baseline:
-    return Baseline(name, bits, train, 50, 1000, 50)
+    return Baseline(
+        name=name,
+        bits_per_byte=bits,
+        train_bytes=train,
+        validation_bytes=50,
+        whole_train_bytes=1000,
+        whole_validation_bytes=50,
+    )
 
 
 BASELINES = [

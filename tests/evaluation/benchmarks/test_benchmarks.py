@@ -253,6 +253,11 @@ def test_perplexities_equal_the_simple_loop(hf: Any, tmp_path: Path, name: str, 
     assert ("the text with <unk>, not the raw text" in result.caveats) == (name != "ptb")
 
 
+def cbt_text(sentences: list[str], question: str, answer: str, candidates: list[str]) -> str:
+    lines = [*sentences, f"{question}\t{answer}\t\t{'|'.join(candidates)}"]
+    return "".join(f"{index} {line}\n" for index, line in enumerate(lines, 1))
+
+
 def cbt_block(rng: random.Random) -> tuple[list[str], str, list[str]]:
     """Twenty sentences, a question with a blank, and ten candidates."""
     candidates = rng.sample(["a", "b", "e", "ab", "ba", "ae", "ea", "eb", "be", "aa"], 10)
@@ -281,8 +286,7 @@ def test_cbt_equals_the_simple_loop_over_candidates_with_the_rest_of_the_sentenc
             answer = choice if number % 3 else rng.choice(candidates)  # so that some answers are correct
             right += choice == answer
             alone += candidates[int(np.argmax(short))] == answer
-            lines = [*sentences, f"{question}\t{answer}\t\t{'|'.join(candidates)}"]
-            blocks.append("".join(f"{index} {line}\n" for index, line in enumerate(lines, 1)))
+            blocks.append(cbt_text(sentences, question, answer, candidates))
         (tmp_path / f"cbtest_{kind}_valid_2000ex.txt").write_text("\n".join(blocks))
         expected[f"accuracy_{kind}"], of_the_word_alone[f"accuracy_{kind}"] = right / 12, alone / 12
     result = run_benchmark("cbt", MODEL, TOKENIZER, BenchmarkOptions(detokenize=detokenize), data=tmp_path)
@@ -338,11 +342,8 @@ def test_a_limit_is_a_caveat_of_cbt_only_if_a_file_has_more_questions(
 ) -> None:
     for kind, count in (("CN", 3), ("NE", 2)):
         rng = random.Random(kind)
-        blocks = []
-        for _ in range(count):
-            sentences, question, candidates = cbt_block(rng)
-            lines = [*sentences, f"{question}\t{candidates[0]}\t\t{'|'.join(candidates)}"]
-            blocks.append("".join(f"{index} {line}\n" for index, line in enumerate(lines, 1)))
+        questions = [cbt_block(rng) for _ in range(count)]
+        blocks = [cbt_text(before, blank, words[0], words) for before, blank, words in questions]
         (tmp_path / f"cbtest_{kind}_valid_2000ex.txt").write_text("\n".join(blocks))
     result = run_benchmark("cbt", MODEL, TOKENIZER, BenchmarkOptions(limit=limit), data=tmp_path)
     assert tuple(caveat for caveat in result.caveats if "cut at" not in caveat) == caveats

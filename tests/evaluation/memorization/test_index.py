@@ -165,23 +165,6 @@ def test_the_name_of_the_end_of_text_token_does_not_matter(build: Build) -> None
     assert named.locate(run.position) == TrainingLocation(document=2, line=2)
 
 
-def test_overlapping_runs_are_counted_once(build: Build) -> None:
-    index = MemorizationIndex.build(build(f"{sentence(0, 12)} x {sentence(8, 12)}"))
-    measured = index.measure(f"new {sentence(0, 20)} new", min_words=8)
-    assert [(run.extent.words, run.start) for run in measured.runs] == [(12, 4), (12, 4 + len(sentence(0, 8)) + 1)]
-    assert measured.copied.words == 20
-    assert measured.spans == ((4, 4 + len(sentence(0, 20))),)
-
-
-def test_two_adjacent_long_runs_are_one_span(build: Build) -> None:
-    index = MemorizationIndex.build(build(sentence(0, 9), sentence(50, 9)))
-    measured = index.measure(f"{sentence(0, 9)} {sentence(50, 9)}", min_words=8)
-    assert measured.copied.words == 18
-    assert len(measured.spans) == 1
-    apart = index.measure(f"{sentence(0, 9)} new {sentence(50, 9)}", min_words=8)
-    assert len(apart.spans) == 2
-
-
 def test_a_text_shorter_than_a_long_run_has_a_longest_run_but_no_share(build: Build) -> None:
     index = MemorizationIndex.build(build(sentence(0, 40)))
     measured = index.measure(sentence(3, 5))
@@ -201,21 +184,6 @@ def test_the_prompt_does_not_count_but_a_word_that_it_begins_does(build: Build) 
     assert (run.extent.words, run.start, run.end) == (3, 0, len("mael. Some years"))
     assert index.measure("", "Call me Ishmael. Some years").longest is None
     assert [run.extent.words for run in index.measure(" Some years", "Call me Ishmael.").runs] == [2]
-
-
-def test_the_occurrences_of_a_run_are_counted(build: Build) -> None:
-    index = MemorizationIndex.build(build("a b c x a b c y a b"))
-    assert [(run.extent.words, run.occurrences) for run in index.measure("a b c").runs] == [(3, 2)]
-    assert [(run.extent.words, run.occurrences) for run in index.measure("a b").runs] == [(2, 3)]
-
-
-def test_the_validation_part_is_not_searched(build: Build) -> None:
-    text = "\n".join(sentence(100 * line, 10) for line in range(100))
-    index = MemorizationIndex.build(build(text, fraction=0.2))
-    longest = index.measure(sentence(0, 10)).longest
-    assert longest is not None
-    assert longest.extent.words == 10
-    assert index.measure(sentence(9900, 10)).longest is None
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300", "chars"])

@@ -34,10 +34,3 @@ def test_a_match_longer_than_the_first_comparison_is_found() -> None:
     ids = np.random.default_rng(0).integers(0, 50, 3000).astype(np.int32)
     match = find_longest_prefix(ids, build_suffix_array(ids), [*ids[1000:1250].tolist(), 99, 1, 2])
     assert (match.length, match.position, match.occurrences) == (250, 1000, 1)
-
-
-def test_a_constant_sequence_is_sorted() -> None:
-    ids = np.zeros(5000, np.int32)
-    assert build_suffix_array(ids).tolist() == list(range(4999, -1, -1))
-    match = find_longest_prefix(ids, build_suffix_array(ids), [0] * 70)
-    assert (match.length, match.position, match.occurrences) == (70, 0, 4931)

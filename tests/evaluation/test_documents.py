@@ -5,8 +5,8 @@ from pathlib import Path
 
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
+from minigpt.evaluation.documents import Origin, document_origins
 from minigpt.evaluation.memorization.index import MemorizationIndex
-from minigpt.evaluation.memorization.training_text import Origin, document_origins
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
@@ -27,6 +27,13 @@ def test_every_training_document_has_its_file_as_origin(tmp_path: Path) -> None:
         document_origins(scan(names), 0.1) == expected
     )  # only the ends are held out, so every document is in the training part
     assert document_origins(scan(names[1]), 0.1) == [Origin(names[1], None)]
+
+
+def test_a_file_without_text_gives_no_document_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n")
+    (tmp_path / "b.txt").write_text("a text\n")
+    found = scan([tmp_path / "a.txt", tmp_path / "b.txt"])
+    assert [origin.label for origin in document_origins(found, 0)] == [str(tmp_path / "b.txt")]
 
 
 def test_validation_documents_have_no_origin(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Token shards: encodes text to arrays of ids on disk, in parallel and in constant memory."""
+"""Encodes a text to arrays of ids on disk: on all cores, in constant memory, and on from where it was interrupted."""
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 from collections import deque
@@ -9,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, BinaryIO, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from minigpt.bounded_reading import read_json_value
 from minigpt.cores import available_cores
 from minigpt.data.split import Part
 from minigpt.data.transcript import Speakers, SpeakerTracker, unmarked
@@ -21,12 +23,16 @@ from minigpt.errors import TokenizerError
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
+WRITTEN = "written.json"  # the record of what an interrupted call has written
+
 ByteProgress = Callable[[int, int], None]  # called with the bytes done and the bytes in total
 
 CHUNK_SIZE = 2**20  # characters per call of tiktoken, which is three times slower on paragraphs
 
 _MAX_CHUNK = 16  # times CHUNK_SIZE
 _MAX_WORKERS = 32  # each uses about 10 MB
+_RECORDED = 64  # chunks after which what is written is recorded
+_HASHED_AT_ONCE, _MOST_HASHED = 2**22, 256  # bytes of a block; blocks of a file
 
 # Text may be cut only where GPT-2's pattern ends a pre-token whatever follows: after an end-of-text, and between a
 # character that is not white space and one that is. No alternative of the pattern matches white space after another
@@ -37,14 +43,11 @@ _LAST_CUT = re.compile(rf"(?s).*(?:\S(?=[ \t\r\n])|{re.escape(END_OF_TEXT)})")
 
 
 @dataclass
-class Shard:
-    """One part of a corpus: the number of its tokens, the bytes of their text, and the hashes of the files of tokens
-    and of speakers; the latter is empty for a text without speakers."""
+class PartTokens:
+    """One part of a corpus: the number of its tokens, and the bytes of their text."""
 
     tokens: int = 0
     text_bytes: int = 0
-    token_hash: str = ""
-    speaker_hash: str = ""
 
 
 def token_type(vocab_size: int) -> np.dtype[Any]:
@@ -52,7 +55,7 @@ def token_type(vocab_size: int) -> np.dtype[Any]:
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
-def shard_path(folder: Path, part: Part) -> Path:
+def tokens_path(folder: Path, part: Part) -> Path:
     """The file of one part's tokens."""
     return folder / f"{part}.bin"
 
@@ -60,6 +63,23 @@ def shard_path(folder: Path, part: Part) -> Path:
 def speakers_path(folder: Path, part: Part) -> Path:
     """The file of the speakers of one part's tokens, a byte each."""
     return folder / f"{part}.speakers.bin"
+
+
+def array_hash(array: npt.NDArray[Any]) -> str:
+    """The SHA-256 of an array, (N,); of one of more than a gigabyte, of 256 evenly spaced blocks of it."""
+    digest = hashlib.sha256()
+    for block in hashed_blocks(array):
+        digest.update(block.data)
+    return digest.hexdigest()
+
+
+def hashed_blocks(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """The blocks of an array, (N,), that `array_hash` hashes."""
+    size = _HASHED_AT_ONCE // array.itemsize
+    count = -(-len(array) // size)
+    for number in range(min(count, _MOST_HASHED)):
+        start = size * (number if count <= _MOST_HASHED else number * (count - 1) // (_MOST_HASHED - 1))
+        yield array[start : start + size]
 
 
 def chunks(parts: Iterable[tuple[Part, str]], size: int | None = None) -> Iterator[tuple[Part, str]]:
@@ -91,17 +111,18 @@ def chunks(parts: Iterable[tuple[Part, str]], size: int | None = None) -> Iterat
             yield part, "".join(texts)
 
 
-def write_shards(
+def write_tokens(
     parts: Iterable[tuple[Part, str]],
     tokenizer: Tokenizer,
     folder: Path,
     advance: Callable[[int], None],
     *,
     has_speakers: bool = False,
-) -> dict[Part, Shard]:
+) -> dict[Part, PartTokens]:
     """Writes the tokens of each part as a raw array and returns the size of each.
 
-    With `has_speakers` the text is a transcript, and the speaker of each token is written too (see `Speakers`).
+    If the folder has what an interrupted call has written of the same text, the rest is appended. With `has_speakers`
+    the text is a transcript, and the speaker of each token is written too (see `Speakers`).
     `advance` is called with the bytes of each encoded chunk.
     Raises: OSError if the folder cannot be written; TokenizerError if an imported tokenizer cannot encode the text.
     """
@@ -115,10 +136,10 @@ def write_shards(
     for name, id in tokenizer.special.items():
         lengths_in_text[id] = len(name.encode())
     lengths_in_text[tokenizer.end_of_text] = len(END_OF_TEXT)
-    shards: dict[Part, Shard] = {part: Shard() for part in get_args(Part)}
-    hashes = {part: hashlib.sha256() for part in shards}
-    speaker_hashes = {part: hashlib.sha256() for part in shards}
-    trackers = {part: SpeakerTracker() for part in shards}
+    n_chunks, written = _recorded(folder)
+    for each in written.values():
+        advance(each.text_bytes)
+    trackers = {part: SpeakerTracker() for part in written}
 
     def sizes_in_text(tokens: npt.NDArray[np.uint32]) -> npt.NDArray[Any]:
         sizes = lengths_in_text[tokens]
@@ -137,35 +158,67 @@ def write_shards(
 
     def write(part: Part, encoding: Future[_Encoded]) -> None:
         encoded = encoding.result()
+        nonlocal n_chunks
         files[part].write(encoded.tokens.data)
-        hashes[part].update(encoded.tokens.data)
         if encoded.speakers is not None:
             speaker_files[part].write(encoded.speakers.data)
-            speaker_hashes[part].update(encoded.speakers.data)
-        shards[part].tokens += len(encoded.tokens)
-        shards[part].text_bytes += encoded.text_bytes
+        written[part].tokens += len(encoded.tokens)
+        written[part].text_bytes += encoded.text_bytes
+        n_chunks += 1
+        if n_chunks % _RECORDED == 0:
+            sync()
+            _record(folder, n_chunks, written)
         advance(encoded.text_bytes)
 
+    def sync() -> None:  # after a power cut, a file of the right size must have the right content
+        for file in (*files.values(), *speaker_files.values()):
+            file.flush()
+            os.fsync(file.fileno())
+
     with contextlib.ExitStack() as stack:
-        files = {part: stack.enter_context(shard_path(folder, part).open("wb")) for part in shards}
-        labelled = shards if has_speakers else {}
-        speaker_files = {part: stack.enter_context(speakers_path(folder, part).open("wb")) for part in labelled}
+        files, speaker_files = {}, {}
+        for part, each in written.items():
+            files[part] = stack.enter_context(_truncated(tokens_path(folder, part), each.tokens * dtype.itemsize))
+            if has_speakers:
+                speaker_files[part] = stack.enter_context(_truncated(speakers_path(folder, part), each.tokens))
+        n_before = n_chunks
         pool = stack.enter_context(ThreadPoolExecutor(workers))
         encoding: deque[tuple[Part, Future[_Encoded]]] = deque()
-        for part, text in chunks(parts):
+        for number, (part, text) in enumerate(chunks(parts)):
             speakers = trackers[part].read(text.encode()) if has_speakers else None
+            if number < n_before:
+                continue
             encoding.append((part, pool.submit(encode, unmarked(text) if has_speakers else text, speakers)))
             if len(encoding) > 2 * workers:  # oldest first, which keeps the order and bounds memory
                 write(*encoding.popleft())
         while encoding:
             write(*encoding.popleft())
-        for file in (*files.values(), *speaker_files.values()):
-            file.flush()  # after a power cut, a shard of the right size must have the right content
-            os.fsync(file.fileno())
-    for part, shard in shards.items():
-        shard.token_hash = hashes[part].hexdigest()
-        shard.speaker_hash = speaker_hashes[part].hexdigest() if has_speakers else ""
-    return shards
+        sync()
+    return written
+
+
+def _truncated(path: Path, size: int) -> BinaryIO:
+    """The file, open to append after its first `size` bytes."""
+    file = path.open("ab")
+    file.truncate(size)
+    return file
+
+
+def _record(folder: Path, n_chunks: int, written: dict[Part, PartTokens]) -> None:
+    """Notes how many chunks are written, and what the parts have."""
+    values = {part: [each.tokens, each.text_bytes] for part, each in written.items()}
+    temporary = folder / ".written.json"
+    temporary.write_text(json.dumps({"chunks": n_chunks, "parts": values}), encoding="utf-8")
+    temporary.replace(folder / WRITTEN)
+
+
+def _recorded(folder: Path) -> tuple[int, dict[Part, PartTokens]]:
+    """What `_record` noted last; nothing if the files of tokens are not there."""
+    parts: tuple[Part, ...] = get_args(Part)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        record = read_json_value(folder / WRITTEN)
+        return int(record["chunks"]), {part: PartTokens(*map(int, record["parts"][part])) for part in parts}
+    return 0, {part: PartTokens() for part in parts}
 
 
 class _Encoded(NamedTuple):
