@@ -33,8 +33,7 @@ def merge(
 
     - `minigpt merge adapters/poems --model gpt2 --name poems`
     """
-    from minigpt.importers.merge import merge_adapter
-    from minigpt.importers.open_model import find_model
+    from minigpt.importers.open_model import find_model, merge_adapter
 
     path = None if base is None else find_model(base, checkpoints)
     merged, notes = merge_adapter(model, into=name, base=path, checkpoints=checkpoints)

@@ -11,20 +11,11 @@ from minigpt.storage.adapter import is_adapter
 from minigpt.storage.checkpoint import CONFIG, GENERATION_CONFIG, TRAINING
 from minigpt.storage.folder import wrap_write_errors
 from minigpt.storage.model_card import upload_command
-from minigpt.tokenizer.library_files import CONVERTED
+from minigpt.tokenizer.library_files import TOKENIZER_FILES
 
 # The dtypes of each target, its default first.
 TARGETS = {"gguf": GGUF_DTYPES, "onnx": ("f32",), "ctranslate2": CTRANSLATE2_DTYPES, "html": ("int8",)}
 ONE_FILE = {"gguf": ".gguf", "html": ".html"}
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-    *CONVERTED,
-)
 # The files of each target that is a folder; the first one identifies the target.
 FILES = {
     "onnx": (ONNX_MODEL, ONNX_WEIGHTS, CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES),

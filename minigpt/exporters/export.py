@@ -17,7 +17,6 @@ from minigpt.exporters.ctranslate2 import write_ctranslate2
 from minigpt.exporters.destination import (
     FILES,
     ONE_FILE,
-    TOKENIZER_FILES,
     check_ids_only,
     check_replaceable,
     check_target,
@@ -47,6 +46,7 @@ from minigpt.storage.files import atomic_folder, atomic_write
 from minigpt.storage.folder import wrap_write_errors
 from minigpt.tokenizer.files import is_ids_only
 from minigpt.tokenizer.ids_only import IdsOnly
+from minigpt.tokenizer.library_files import TOKENIZER_FILES
 
 _PACKAGES = {  # that write and read each target
     "gguf": ("gguf",),

@@ -6,17 +6,25 @@ Source: llama.cpp, conversion/gpt2.py, src/llama-arch.cpp, src/models/gpt2.cpp a
 import re
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, TokenizerError
 from minigpt.importers.gguf_file import GgufFile
-from minigpt.importers.imported_model import ImportedModel, check_vocabulary
-from minigpt.importers.tensor_sources import FileTensor, RenamedTensors, check_shape
-from minigpt.storage.huggingface import config_from_huggingface, stored_tensors
+from minigpt.importers.imported_model import (
+    ImportedModel,
+    check_shape,
+    check_vocabulary,
+    find_tensors,
+    lazy_tensors,
+)
+from minigpt.storage.huggingface import config_from_huggingface
+from minigpt.storage.tensors import TensorSource
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
@@ -56,31 +64,25 @@ def open_gguf(path: Path) -> ImportedModel:
     Raises: CheckpointError if the file is damaged or not a GPT-2; TokenizerError.
     """
     file = GgufFile(path)
+    _check_architecture(file)
+    config = _read_config(file)
+    names = _find_tensors(file, config)
+    notes = [*_resolve_head(file, names), *_quantization_notes(file, names.values())]
     try:
-        _check_architecture(file)
-        config = _read_config(file)
-        tensors = _find_tensors(file, config)
-        notes = [*_resolve_head(file, tensors), *_quantization_notes(file, tensors)]
         tokenizer = _read_tokenizer(file, notes)
-        if isinstance(template := file.metadata.get("tokenizer.chat_template"), str):
-            tokenizer = tokenizer.with_chat_template(template)
-        ends = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-        tokenizer = tokenizer.with_end_ids(id for id in ends if type(id) is int)
-        notes += check_vocabulary(tokenizer, config, path)
     except TokenizerError as error:
-        file.close()
         raise TokenizerError(f"the tokenizer in {path} cannot be used: {error}") from error
-    except BaseException:
-        file.close()
-        raise
-    return ImportedModel(config, RenamedTensors(file, tensors), tokenizer, tuple(notes))
+    if isinstance(template := file.metadata.get("tokenizer.chat_template"), str):
+        tokenizer = tokenizer.with_chat_template(template)
+    ends = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    tokenizer = tokenizer.with_end_ids(id for id in ends if type(id) is int)
+    notes += check_vocabulary(tokenizer, config, path)
+    tensors = lazy_tensors(config, names, file.read, transposes=True)
+    return ImportedModel(config, TensorSource(path, tensors, file.close), tokenizer, tuple(notes))
 
 
 def _check_architecture(file: GgufFile) -> None:
-    """Checks that the file is a complete GPT-2.
-
-    Raises: CheckpointError if it is another model, a part of one, or an adapter.
-    """
+    """Checks that the file is a complete GPT-2."""
     architecture = file.metadata.get("general.architecture")
     if architecture != "gpt2":
         raise CheckpointError(f"general.architecture ({architecture!r}) in {file.path} must be 'gpt2'")
@@ -125,54 +127,38 @@ def _read_config(file: GgufFile) -> GPTConfig:
     return config
 
 
-def _find_tensors(file: GgufFile, config: GPTConfig) -> dict[str, FileTensor]:
-    """The model's tensors in the file, by Hugging Face's names, whose matrices are the transposes of GGUF's.
-
-    Raises: CheckpointError for a tensor that is missing, unexpected or of the wrong shape.
-    """
-    tensors = {}
-    for stored in stored_tensors(config):
-        shape = stored.shape[::-1] if stored.transposed else stored.shape
-        found = FileTensor(gguf_name(stored.name), shape, stored.transposed)
-        if found.name not in file.tensors:  # checked in this loop because a damaged file may claim a million blocks
-            raise CheckpointError(f"{file.path} has no tensor {found.name!r}, expected of shape {shape}")
-        tensors[stored.stored_name] = found
-    for found in tensors.values():
-        check_shape(file.path, found, file.tensors[found.name].shape)
-    if _HEAD in file.tensors:
-        check_shape(file.path, tensors["wte.weight"]._replace(name=_HEAD), file.tensors[_HEAD].shape)
-    for name in sorted(file.tensors.keys() - {_HEAD} - {found.name for found in tensors.values()}):
+def _find_tensors(file: GgufFile, config: GPTConfig) -> dict[str, str]:
+    """The names of the model's tensors in the file, by Hugging Face's, whose matrices are the transposes of GGUF's."""
+    shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
+    names = find_tensors(file.path, config, shapes, lambda stored: gguf_name(stored.name), transposes=True)
+    if _HEAD in shapes:
+        check_shape(file.path, _HEAD, shapes[_HEAD], (config.vocab_size, config.n_embd))
+    for name in sorted(shapes.keys() - {_HEAD} - set(names.values())):
         raise CheckpointError(f"{file.path} has an unexpected tensor {name!r} for a GPT-2 of {config.n_layer} blocks")
-    return tensors
+    return names
 
 
-def _resolve_head(file: GgufFile, tensors: dict[str, FileTensor]) -> list[str]:
+def _resolve_head(file: GgufFile, names: dict[str, str]) -> list[str]:
     """Decides whether a stored output matrix is the token embedding in another precision; returns notes on it.
 
-    llama-quantize stores both, the output matrix with more bits. In that case `tensors` gets the one with more bits
-    as the embedding. If both have the same lossless type, `from_huggingface` compares them.
-    Raises: CheckpointError if they are different matrices.
+    llama-quantize stores both, the output matrix with more bits. The one with more bits becomes the embedding.
     """
-    embedding = tensors["wte.weight"]
     if _HEAD not in file.tensors:
         return []
-    both = [embedding.name, _HEAD]
+    both = [names["wte.weight"], _HEAD]
     types = [file.type_name(name) for name in both]
-    tensors["lm_head.weight"] = embedding._replace(name=_HEAD)
-    if types[0] == types[1] and types[0] in _LOSSLESS:
-        return []
     coarse, fine = sorted(both, key=lambda name: file.tensors[name].size)
     values, rounded = file.read(fine).float(), file.read(coarse).float()
     bits = 8 * file.tensors[coarse].size / values.numel()
-    distance = float((rounded - values).norm() / values.norm())
+    distance = float((rounded - values).norm() / values.norm()) if not torch.equal(rounded, values) else 0.0
     # Rounding to that many bits changes the norm by less than this. NaN fails the comparison, too.
-    if not distance <= max(2 ** (1.5 - bits), _BFLOAT16_STEP):
+    most = 0 if types[0] == types[1] and types[0] in _LOSSLESS else max(2 ** (1.5 - bits), _BFLOAT16_STEP)
+    if not distance <= most:
         raise CheckpointError(
-            f"{_HEAD!r} in {file.path} differs from {embedding.name!r} by {distance:.0%}: the output head must be tied"
+            f"{_HEAD!r} in {file.path} differs from {both[0]!r} by {distance:.0%}: the output head must be tied"
             " to the token embedding"
         )
-    del tensors["lm_head.weight"]
-    tensors["wte.weight"] = embedding._replace(name=fine)
+    names["wte.weight"] = fine
     if not distance:
         return []
     return [
@@ -181,9 +167,9 @@ def _resolve_head(file: GgufFile, tensors: dict[str, FileTensor]) -> list[str]:
     ]
 
 
-def _quantization_notes(file: GgufFile, tensors: dict[str, FileTensor]) -> list[str]:
+def _quantization_notes(file: GgufFile, names: Iterable[str]) -> list[str]:
     """A note on the quantized tensors, if there are any."""
-    types = Counter(file.type_name(found.name) for found in tensors.values())
+    types = Counter(map(file.type_name, names))
     quantized = [f"{count} {name}" for name, count in types.items() if name not in _LOSSLESS]
     if not quantized:
         return []
@@ -201,10 +187,7 @@ class _Tokens(NamedTuple):
 
 
 def _read_tokenizer(file: GgufFile, notes: list[str]) -> Tokenizer:
-    """The tokenizer in the metadata; adds to `notes` what was assumed.
-
-    Raises: CheckpointError if it is not a byte-level BPE that splits texts as GPT-2 does; TokenizerError.
-    """
+    """The tokenizer in the metadata; adds to `notes` what was assumed."""
     values = file.metadata
     family = values.get("tokenizer.ggml.model")
     if family not in ("gpt2", "rwkv"):
@@ -238,10 +221,7 @@ def _read_tokenizer(file: GgufFile, notes: list[str]) -> Tokenizer:
 
 
 def _read_tokens(file: GgufFile) -> _Tokens:
-    """The tokens in the metadata, without those that only pad the embedding.
-
-    Raises: CheckpointError if they are missing or damaged, or none of them ends a text.
-    """
+    """The tokens in the metadata, without those that only pad the embedding."""
     values = file.metadata
     tokens, types = values.get("tokenizer.ggml.tokens"), values.get("tokenizer.ggml.token_type")
     if not isinstance(tokens, list) or not (

@@ -55,23 +55,19 @@ class GgufFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = ByteFile(path)
-        try:
-            header = _Header(self._file)
-            self.metadata: dict[str, Any] = header.metadata
-            self.tensors: dict[str, GgufTensor] = {}
-            for name, (type_, shape, start) in header.tensors.items():
-                self.tensors[name] = GgufTensor(type_, shape, start, self._size(name, type_, shape))
-            self._check_ranges()
-        except BaseException:
-            self._file.close()
-            raise
+        header = _Header(self._file)
+        self.metadata: dict[str, Any] = header.metadata
+        self.tensors: dict[str, GgufTensor] = {}
+        for name, (type_, shape, start) in header.tensors.items():
+            self.tensors[name] = GgufTensor(type_, shape, start, self._size(name, type_, shape))
+        self._check_ranges()
 
     def type_name(self, name: str) -> str:
         """A tensor's type by ggml's name, such as `Q8_0`."""
         number = self.tensors[name].type
         return _PLAIN[number][0] if number in _PLAIN else _import_gguf(self.path).GGMLQuantizationType(number).name
 
-    def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
+    def read(self, name: str, reuse_buffer: bool = False) -> Tensor:
         """One tensor, dequantized to float32 if necessary; with `reuse_buffer` the next such read may overwrite it.
 
         Raises: CheckpointError if the file was truncated or cannot be read; KeyError for an unknown name.
@@ -208,10 +204,7 @@ class _Header:
 
 
 def _import_gguf(path: Path) -> Any:
-    """The gguf package, which quantized tensors need.
-
-    Raises: MissingPackageError.
-    """
+    """The gguf package, which quantized tensors need."""
     with optional_import(f"reading the quantized weights of {path}", "gguf"):
         import gguf
     return gguf

@@ -1,26 +1,26 @@
 """Imports a GPT-2 from the hub, or from files of any format, as a checkpoint."""
 
-import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
+from minigpt.config import PRESETS
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError, MinigptError
 from minigpt.importers.hub import (
     GPT2_NAMES,
     UnreachableError,
+    commit_on_hub,
     download,
     failure_reason,
     is_hub_name,
     is_openai,
     repository_of,
-    weights_identity,
 )
 from minigpt.importers.huggingface import GPT2_VOCABULARY_ASSUMED, SCALED_QUERIES
-from minigpt.importers.open_model import has_scaled_queries, open_model
-from minigpt.importers.verification import Verification, verify_gpt2
+from minigpt.importers.open_model import open_model
 from minigpt.model.gpt import GPT
 from minigpt.model.nonfinite import nonfinite_parameter
 from minigpt.storage.checkpoint import TRAINING, WEIGHTS, Checkpoint, load_checkpoint, save_checkpoint
@@ -32,7 +32,56 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 # File names that are the same for every model: such a model is named after its folder.
 _GENERIC_NAMES = {"model", "pytorch_model", "ckpt", "hparams", "checkpoint"}
-_SOURCE = "source"  # key in the metadata of imported weights: the hub's file and its hash
+_SOURCE = "source"  # key in the metadata of imported weights: the hub's repository and its commit
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Whether a model gives the published outputs of OpenAI's GPT-2, with one line per compared output.
+
+    The status is `unknown` for a shape without published outputs.
+    """
+
+    status: Literal["verified", "differs", "unknown"]
+    details: tuple[str, ...]
+
+
+# Published outputs of OpenAI's 124M GPT-2 in float32: a prompt's ids and its greedy continuation.
+_GREEDY = (
+    # transformers, tests/models/gpt2/test_modeling_gpt2.py: "The dog" to 20 tokens in all
+    ((464, 3290), (373, 1043, 287, 257, 2214, 1474, 262, 16246, 286, 2688, 290, 2688, 27262, 13, 198, 198, 464, 3290)),
+    # CTranslate2, python/tests/test_transformers.py: end of text, then "\nThe first time I saw the new version of"
+    ((50256,), (198, 464, 717, 640, 314, 2497, 262, 649, 2196, 286)),
+)
+# rust-bert, tests/gpt2.rs: the next token after "One two three four" is " five", with this logit
+_COUNTING, _FIVE, _FIVE_LOGIT, _TOLERANCE = (3198, 734, 1115, 1440), 1936, -69.4948, 1e-3
+
+
+@torch.no_grad()
+def verify_gpt2(model: GPT) -> Verification:
+    """Compares a model of the 124M shape with the published outputs of OpenAI's, in float32."""
+    if model.config.replace(dropout=0.0) != PRESETS["gpt2"]:
+        return Verification("unknown", ("there are no published outputs to compare with for a model of this shape",))
+    logits = _logits(model, _COUNTING)[-1]  # (V,)
+    token, logit = int(logits.argmax()), float(logits[_FIVE])
+    same = token == _FIVE and abs(logit - _FIVE_LOGIT) <= _TOLERANCE
+    details = [f"next token {token}, logit of {_FIVE} {logit:.4f} (published: {_FIVE}, {_FIVE_LOGIT})"]
+    for prompt, published in _GREEDY:
+        chosen = _logits(model, prompt + published)[len(prompt) - 1 : -1].argmax(-1).tolist()
+        pairs = enumerate(zip(chosen, published, strict=True))
+        equal = next((index for index, pair in pairs if pair[0] != pair[1]), len(published))
+        same = same and equal == len(published)
+        details.append(f"greedy after {list(prompt)}: the first {equal} of {len(published)} tokens as published")
+    if not same:
+        details.append(
+            "so these are not OpenAI's float32 weights: they may be fine-tuned, or rounded to half precision"
+        )
+    return Verification("verified" if same else "differs", tuple(details))
+
+
+def _logits(model: GPT, ids: tuple[int, ...]) -> torch.Tensor:
+    """The logits after each id: (T, V)."""
+    return model(torch.tensor([ids], device=model.token_embedding.weight.device))[0]
 
 
 @dataclass(frozen=True)
@@ -109,21 +158,19 @@ def import_gpt2(
         return replace(_import(path, origin, target, device, {}, ids_only), source=str(path))
     repository = repository_of(hub_name)
     try:
-        on_hub = weights_identity(repository, revision) if exists(target) else None
+        commit = commit_on_hub(repository, revision) if exists(target) else None
     except UnreachableError as error:
         return _import_from_cache(repository, revision, target, device, error, ids_only)
-    if on_hub is not None and _stored_source(target) == on_hub and is_ids_only(target) == ids_only:
+    stored = _stored_source(target)
+    if commit is not None and stored == _source(repository, commit) and is_ids_only(target) == ids_only:
         existing = load_checkpoint(target, device, mapped=True)
-        note = "already imported; the hub has the same weights"
+        note = "already imported; the hub has the same version"
         return ImportResult(existing, repository, (note,), verify_gpt2(existing.model))
     return _import_downloaded(download(repository, revision), repository, target, device, ids_only)
 
 
 def _resolve_source(model: str | Path | None, source: str | Path | None) -> tuple[str | Path, Path | None, str]:
-    """The model that names the import, the path to read it from (None for the hub), and its name on the hub.
-
-    Raises: CheckpointError if a name is empty, or there are two models.
-    """
+    """The model that names the import, the path to read it from (None for the hub), and its name on the hub."""
     if "" in (model, source):
         raise CheckpointError(f"model ('') must be {', '.join(GPT2_NAMES)}, another name on the hub, or a path")
     if model is not None and (isinstance(model, Path) or (model not in GPT2_NAMES and exists(Path(model)))):
@@ -148,10 +195,7 @@ def _import_from_cache(
     unreachable: UnreachableError,
     ids_only: bool,
 ) -> ImportResult:
-    """The existing import, if the hub's local cache has the same model.
-
-    Raises: CheckpointError if it is different, or the cache does not have the model.
-    """
+    """The existing import, if the hub's local cache has the same model."""
     try:
         weights = download(repository, revision, cached=True)
     except UnreachableError:
@@ -164,8 +208,12 @@ def _import_from_cache(
 
 def _import_downloaded(weights: Path, repository: str, target: Path, device: str, ids_only: bool) -> ImportResult:
     """Imports the model whose weights are in the hub's cache."""
-    metadata = {_SOURCE: f"{repository}/{weights.name}@{weights.resolve().name}"}
+    metadata = {_SOURCE: _source(repository, weights.parent.name)}
     return _import(weights, repository, target, device, metadata, ids_only)
+
+
+def _source(repository: str, commit: str) -> str:
+    return f"{repository}@{commit}"
 
 
 def _import(
@@ -176,9 +224,9 @@ def _import(
     # OpenAI's models are known to have GPT-2's vocabulary, so their tokenizer is neither downloaded nor assumed.
     known = (GPT2_VOCABULARY_ASSUMED,) if metadata and is_openai(origin) else ()
     notes = tuple(note for note in imported.notes if note not in known)
-    if has_scaled_queries(path):
+    if imported.scales_queries:
         metadata = metadata | {SCALED_QUERIES: "true"}
-    with contextlib.closing(imported.tensors):
+    with imported.tensors:
         model = from_huggingface(imported.tensors, imported.config, device=resolve_device(device), mapped=True)
     if (nonfinite := nonfinite_parameter(model)) is not None:
         raise CheckpointError(f"{path} has weights that are NaN or infinite, so its training diverged: {nonfinite}")
@@ -207,7 +255,7 @@ def _name_of(model: str | Path) -> str:
 
 
 def _stored_source(directory: Path) -> str | None:
-    """The identity of the hub's weights that a checkpoint was imported from, if any."""
+    """The repository on the hub and its commit that a checkpoint was imported from, if any."""
     try:
         with TensorFile(directory / WEIGHTS) as file:
             return file.metadata.get(_SOURCE)
@@ -218,7 +266,7 @@ def _stored_source(directory: Path) -> str | None:
 def hub_name(directory: Path) -> str | None:
     """The name on the hub of the model that was imported into a folder; None for another model."""
     source = _stored_source(directory)
-    return None if source is None else source.rpartition("@")[0].rpartition("/")[0] or None
+    return None if source is None else source.rpartition("@")[0]
 
 
 def _is_same(directory: Path, model: GPT, tokenizer: Tokenizer) -> bool:

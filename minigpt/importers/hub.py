@@ -3,7 +3,6 @@
 import contextlib
 import difflib
 import errno
-import hashlib
 import logging
 import re
 from collections.abc import Iterator, Sequence
@@ -11,24 +10,15 @@ from pathlib import Path
 from typing import cast
 
 from minigpt.errors import CheckpointError
-from minigpt.importers.sharded import files_named_in
-from minigpt.storage.names import ADAPTER_CONFIG, CONFIG, WEIGHTS
-from minigpt.tokenizer.library_files import CONVERTED
+from minigpt.storage.names import ADAPTER_CONFIG, CONFIG, GENERATION_CONFIG, WEIGHTS
+from minigpt.tokenizer.files import has_tokenizer
+from minigpt.tokenizer.library_files import TOKENIZER_FILES
 
 GPT2_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 _OWNER = "openai-community"
 _INDEX = ".index.json"
 # The forms that weights are stored in, the preferred ones first; one of them is downloaded.
 _FORMS = (WEIGHTS, WEIGHTS + _INDEX, "pytorch_model.bin", "pytorch_model.bin" + _INDEX)
-_TOKENIZER = "tokenizer.json"
-_WITH_TOKENIZER = (
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "generation_config.json",
-)
-_INSTEAD_OF_TOKENIZER = ("vocab.json", "merges.txt")
 _FILES = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json"}  # suffixes of paths, not of names on the hub
 
 
@@ -67,135 +57,81 @@ def is_openai(repository: str) -> bool:
     return repository.removeprefix(f"{_OWNER}/") in GPT2_NAMES
 
 
-def download(repository: str, revision: str | None = None, *, cached: bool = False) -> Path:
-    """Downloads a model; returns the path of its weights, or of their index, in the hub's cache.
+def commit_on_hub(repository: str, revision: str | None) -> str | None:
+    """The commit that a revision, by default the newest, has on the hub; None with HF_HUB_OFFLINE=1.
 
-    With `cached`, the cache is used without asking the hub, as with HF_HUB_OFFLINE=1.
-    Raises: CheckpointError if a file does not exist or its hash is wrong; its subclass UnreachableError if the network
-    fails.
-    """
-    with _wrap_hub_errors(repository, revision):
-        if not cached:
-            check_reachable(repository, CONFIG, revision)
-        config = _fetch(repository, CONFIG, revision, cached)
-        if config is None:
-            _refuse_adapter(repository, revision, cached)
-            raise CheckpointError(f"{repository} has no {CONFIG}, so it is not a model of transformers")
-        revision = config.parent.name  # the commit, so that all files are of one version
-        weights = _fetch_first(repository, _FORMS, revision, cached)
-        if weights is None:
-            _refuse_adapter(repository, revision, cached)
-            raise CheckpointError(f"{repository} has none of {', '.join(_FORMS)}, so there are no weights to import")
-        if weights.name.endswith(_INDEX):
-            for name in files_named_in(weights):
-                if _fetch(repository, name, revision, cached) is None:
-                    raise CheckpointError(f"{repository} has no {name}, which its {weights.name} names")
-        if not is_openai(repository):  # minigpt has GPT-2's tokenizer
-            _fetch_tokenizer(repository, revision, cached)
-        return weights
-
-
-def _refuse_adapter(repository: str, revision: str | None, cached: bool) -> None:
-    """Raises CheckpointError if a repository without a whole model has a LoRA adapter."""
-    if _fetch_first(repository, (ADAPTER_CONFIG,), revision, cached, needed=False):
-        raise CheckpointError(
-            f"{repository} is a LoRA adapter; download it with `hf download {repository} --local-dir FOLDER`, and make "
-            "a whole model of it with `minigpt merge FOLDER`"
-        )
-
-
-def _fetch_tokenizer(repository: str, revision: str, cached: bool) -> None:
-    """Downloads tokenizer.json, else vocab.json and merges.txt, else a WordPiece or SentencePiece file."""
-    found = _fetch_first(repository, (_TOKENIZER, *_INSTEAD_OF_TOKENIZER), revision, cached)
-    if found is None:
-        for name in CONVERTED:
-            _fetch(repository, name, revision, cached)
-    elif found.name != _TOKENIZER:
-        for name in _INSTEAD_OF_TOKENIZER:
-            _fetch(repository, name, revision, cached)
-    for name in _WITH_TOKENIZER:  # optional, so a cache without them suffices
-        _fetch_first(repository, (name,), revision, cached, needed=False)
-
-
-def _fetch_first(
-    repository: str, names: Sequence[str], revision: str | None, cached: bool, *, needed: bool = True
-) -> Path | None:
-    """The first of these files that exists, or, offline, that the cache has; None if the model has none of them.
-
-    Raises: as `_fetch`, if one is needed and the cache does not record whether the model has it.
-    """
-    from huggingface_hub import constants
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    unknown = None
-    for name in names:
-        try:
-            if path := _fetch(repository, name, revision, cached):
-                return path
-        except LocalEntryNotFoundError as error:
-            if not (cached or constants.HF_HUB_OFFLINE):
-                raise
-            unknown = error
-    if unknown and needed:
-        raise unknown
-    return None
-
-
-def weights_identity(repository: str, revision: str | None = None) -> str | None:
-    """The file and the hub's hash of a model's weights; None if they are in several files, or with HF_HUB_OFFLINE=1.
-
-    The hash of an index of several files does not change with the weights in them.
     Raises: as `download`.
     """
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub import HfApi, constants
 
     if constants.HF_HUB_OFFLINE:
         return None
     with _wrap_hub_errors(repository, revision):
-        for form in _FORMS:
-            with contextlib.suppress(EntryNotFoundError):
-                metadata = get_hf_file_metadata(hf_hub_url(repository, form, revision=revision))
-                return None if form.endswith(_INDEX) else f"{repository}/{form}@{metadata.etag}"
-    return None
+        return HfApi().model_info(repository, revision=revision).sha
 
 
-def _fetch(repository: str, name: str, revision: str | None, cached: bool) -> Path | None:
-    """A file in the hub's cache, downloaded if necessary; None if the model does not have it."""
-    # slow to import, and needed only here
-    from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+def download(repository: str, revision: str | None = None, *, cached: bool = False) -> Path:
+    """Downloads what opening a model needs; returns the path of its weights, or of their index, in the hub's cache.
 
-    try:
-        path = Path(hf_hub_download(repository, name, revision=revision, local_files_only=cached))
-    except LocalEntryNotFoundError:  # a subclass of EntryNotFoundError, but raised when the network fails
-        if try_to_load_from_cache(repository, name, revision=revision) is _CACHED_NO_EXIST:  # an earlier answer
-            return None
-        raise
-    except EntryNotFoundError:
-        return None
-    _verify_hash(path, repository)
-    return path
+    With `cached`, the cache is used without asking the hub, as with HF_HUB_OFFLINE=1.
+    Raises: CheckpointError if a file does not exist or its hash is wrong; its subclass UnreachableError if the network
+    fails, or the cache lacks a file.
+    """
+    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    # minigpt has GPT-2's tokenizer
+    needed = [CONFIG, *(() if is_openai(repository) else (*TOKENIZER_FILES, GENERATION_CONFIG))]
+    with _wrap_hub_errors(repository, revision):
+        if cached or constants.HF_HUB_OFFLINE:
+            found = snapshot_download(repository, revision=revision, allow_patterns=needed, local_files_only=True)
+            folder = Path(found)
+            if not is_openai(repository) and not has_tokenizer(folder):  # GPT-2's could be taken for the model's
+                raise LocalEntryNotFoundError("the hub's cache has no tokenizer of it")
+            weights, parts = _choose(repository, [path.name for path in folder.iterdir()])
+        else:
+            info = HfApi().model_info(repository, revision=revision)
+            weights, parts = _choose(repository, [file.rfilename for file in info.siblings or ()])
+            folder = Path(snapshot_download(repository, revision=revision, allow_patterns=[*needed, *parts]))
+        for path in folder.iterdir():
+            if path.name in (*needed, *parts):
+                _verify_hash(path, repository)
+        return folder / weights
+
+
+def _choose(repository: str, names: Sequence[str]) -> tuple[str, list[str]]:
+    """The file that the weights of a repository are opened by, of those with these names, and all files of them."""
+    weights = next((form for form in _FORMS if form in names), None)
+    if CONFIG not in names or weights is None:
+        if ADAPTER_CONFIG in names:
+            raise CheckpointError(
+                f"{repository} is a LoRA adapter; download it with `hf download {repository} --local-dir FOLDER`, and "
+                "make a whole model of it with `minigpt merge FOLDER`"
+            )
+        if CONFIG not in names:
+            raise CheckpointError(f"{repository} has no {CONFIG}, so it is not a model of transformers")
+        raise CheckpointError(f"{repository} has none of {', '.join(_FORMS)}, so there are no weights to import")
+    if weights.endswith(_INDEX):
+        suffix = Path(weights.removesuffix(_INDEX)).suffix
+        return weights, [weights, *(name for name in names if name.endswith(suffix) and "/" not in name)]
+    return weights, [weights]
 
 
 def _verify_hash(path: Path, repository: str) -> None:
     """Checks a file in the cache against the hub's hash of it, which is the name of the blob that it links to.
 
-    Raises: CheckpointError if the hashes differ.
+    The hub's client compares only sizes.
     """
+    from huggingface_hub.utils.sha import git_hash, sha_fileobj
+
     blob = path.resolve()
-    expected = blob.name
-    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", expected):  # a cache without links
+    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob.name):  # a cache without links
         return
     with blob.open("rb") as file:
-        if len(expected) == 64:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        else:  # a git object id
-            content = file.read()
-            found = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    if found != expected:
+        found = sha_fileobj(file).hex() if len(blob.name) == 64 else git_hash(file.read())
+    if found != blob.name:
         raise CheckpointError(
-            f"{path.name} of {repository} is damaged: its hash is {found[:12]}…, expected {expected[:12]}…;"
+            f"{path.name} of {repository} is damaged: its hash is {found[:12]}…, expected {blob.name[:12]}…;"
             f" remove {blob} and try again"
         )
 

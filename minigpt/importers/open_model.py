@@ -1,23 +1,21 @@
 """Finds, opens and loads models of any supported format."""
 
-import contextlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from minigpt.bounded_reading import open_regular
 from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, FolderTakenError
 from minigpt.importers.hub import is_hub_name
-from minigpt.importers.huggingface import SCALED_QUERIES, ScaledQueries, open_huggingface, scales_attention
+from minigpt.importers.huggingface import open_huggingface, open_sharded, scales_attention
 from minigpt.importers.imported_model import ImportedModel, check_vocabulary
 from minigpt.importers.nanogpt import CHECKPOINT, is_nanogpt, open_nanogpt
 from minigpt.importers.peft import PICKLED_ADAPTER, Adapter, check_base, find_base, merged, read_adapter
-from minigpt.importers.sharded import ShardedTensors
 from minigpt.importers.tensorflow import HPARAMS, INDEX, LATEST, open_tensorflow
-from minigpt.importers.torch_file import TorchTensors, is_torch_file, open_torch
+from minigpt.importers.torch_file import is_torch_file, open_torch, torch_tensors
 from minigpt.model.gpt import GPT
 from minigpt.native.accelerate import accelerate
 from minigpt.storage.adapter import is_adapter
@@ -29,12 +27,13 @@ from minigpt.storage.checkpoint import (
     find_checkpoint,
     load_checkpoint,
     read_config,
+    save_checkpoint,
 )
 from minigpt.storage.files import exists, read_error, read_json
-from minigpt.storage.huggingface import TensorSource, from_huggingface, unused_heads
+from minigpt.storage.huggingface import from_huggingface, unused_heads
 from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TEACHER
 from minigpt.storage.run_record import AdapterBase
-from minigpt.storage.tensors import TensorFile
+from minigpt.storage.tensors import TensorFile, TensorSource
 from minigpt.tokenizer.files import has_tokenizer, is_ids_only
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -118,7 +117,7 @@ def _load(
         return LoadedModel(checkpoint, _notes_on(path, checkpoint.model.config, checkpoint.tokenizer))
     target = resolve_device(device)
     imported = open_model(path)
-    with contextlib.closing(imported.tensors):
+    with imported.tensors:
         model = from_huggingface(imported.tensors, imported.config, device=target, dtype=dtype, mapped=mapped)
     return LoadedModel(Checkpoint(path, model, imported.tokenizer), imported.notes)
 
@@ -191,16 +190,11 @@ def _check_queries(adapter: Adapter, base: Path) -> None:
 def has_scaled_queries(path: Path) -> bool:
     """Whether the scale of the attention is multiplied into the query weights of the model at a path.
 
-    That is so when it is opened, or was so when it was imported.
     Raises: as `open_model`.
     """
-    folder = path.parent if path.name == WEIGHTS else path
-    if is_checkpoint(folder):
-        with TensorFile(folder / WEIGHTS) as file:
-            return SCALED_QUERIES in file.metadata
     imported = open_model(path, ids_only=True)
     imported.tensors.close()
-    return isinstance(imported.tensors, ScaledQueries)
+    return imported.scales_queries
 
 
 def load_base(directory: Path, base: AdapterBase | None, *, mapped: bool = False) -> GPT:
@@ -303,23 +297,24 @@ def open_model(path: Path, *, ids_only: bool = False) -> ImportedModel:
         content = open_torch(path)
         if is_nanogpt(content):
             return open_nanogpt(path, content)
-        return _open_or_close(path, TorchTensors(path, _weights_in(path, content)), ids_only)
+        return open_huggingface(path, _torch_weights(path, content), ids_only=ids_only)
     if path.name in (HPARAMS, LATEST):
         return open_tensorflow(path.parent)
     if path.suffix == INDEX:
         return open_tensorflow(path)
     if path.name.endswith(_SHARDS):
-        return _open_or_close(path, ShardedTensors(path, _open_shard), ids_only)
+        return open_huggingface(path, open_sharded(path, _open_weights), ids_only=ids_only)
     if path.suffix != ".safetensors" and (start[:1] in b"{<" or not _could_be_safetensors(path, start)):
         raise CheckpointError(f"{path} has no supported format; give {_FORMS}")
-    return _open_or_close(path, TensorFile(path), ids_only)
+    return open_huggingface(path, TensorFile(path), ids_only=ids_only)
+
+
+def _open_weights(path: Path) -> TensorSource:
+    return TensorFile(path) if path.suffix == ".safetensors" else _torch_weights(path, open_torch(path))
 
 
 def _find_in_folder(folder: Path) -> Path:
-    """The file in a folder that its model is opened by.
-
-    Raises: CheckpointError if there is none, or several of equal rank.
-    """
+    """The file in a folder that its model is opened by."""
     for name in _IN_FOLDERS:
         if exists(folder / name):
             if "safetensors" in name and not exists(folder / CONFIG):
@@ -350,31 +345,51 @@ def _other_form(path: Path, suffix: str) -> CheckpointError:
     )
 
 
-def _open_or_close(weights: Path, tensors: TensorSource, ids_only: bool) -> ImportedModel:
-    """Opens a Hugging Face model with these tensors, and closes them if that fails."""
-    try:
-        return open_huggingface(weights, tensors, ids_only=ids_only)
-    except BaseException:
-        tensors.close()
-        raise
-
-
-def _open_shard(path: Path) -> TensorSource:
-    if path.suffix == ".safetensors":
-        return TensorFile(path)
-    return TorchTensors(path, _weights_in(path, open_torch(path)))
-
-
-def _weights_in(path: Path, content: object) -> dict[str, Any]:
+def _torch_weights(path: Path, content: object) -> TensorSource:
     """The weights in an object from torch.save: the object itself, or the entry that trainers use for them."""
-    if isinstance(content, dict):
-        for key in ("state_dict", "model", "model_state_dict"):
-            if isinstance(content.get(key), dict):
-                return dict(content[key])
-        return dict(content)
-    raise CheckpointError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors")
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors")
+    entries = (content.get(key) for key in ("state_dict", "model", "model_state_dict"))
+    return torch_tensors(path, next((entry for entry in entries if isinstance(entry, dict)), content))
 
 
 def _could_be_safetensors(path: Path, start: bytes) -> bool:
     """Whether a file starts like safetensors, with the length of a header that fits into the file."""
     return len(start) == 8 and 2 <= int.from_bytes(start, "little") <= path.stat().st_size - 8
+
+
+def merge_adapter(
+    name: str | Path | None,
+    *,
+    into: str | None = None,
+    base: Path | None = None,
+    checkpoints: str | Path = "checkpoints",
+) -> LoadedModel:
+    """Saves an adapter and its base model as one model in `checkpoints`, by default called NAME-merged.
+
+    `base` is the path of the base model, by default the one that the adapter names. The notes say how it was found.
+    Raises: CheckpointError if the model is no adapter, its base is missing or has changed, or the name is taken.
+    """
+    checkpoints = Path(checkpoints)
+    path = find_model(name, checkpoints)
+    if not is_adapter(path):
+        raise CheckpointError(f"{path} is a whole model, so there is no adapter to merge")
+    target = f"{path.resolve().name}-merged" if into is None else into
+    if target in ("", ".", "..") or Path(target).name != target:
+        raise CheckpointError(f"name ({target!r}) must be the name of a folder in {checkpoints}")
+    merged, notes = load_model(path, "cpu", checkpoints=checkpoints, base=base)
+    directory = checkpoints / target
+    try:
+        save_checkpoint(
+            directory,
+            merged.model,
+            merged.tokenizer,
+            origin=path.resolve().name,
+            notes=["the adapter is merged into the weights of its base model", *notes],
+            new=True,
+        )
+    except FolderTakenError as error:
+        raise CheckpointError(
+            f"{directory} already exists, so {path} may be merged already; choose another --name"
+        ) from error
+    return LoadedModel(Checkpoint(directory, merged.model, merged.tokenizer), notes)

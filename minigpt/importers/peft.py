@@ -7,7 +7,7 @@ import contextlib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from minigpt.config import GPTConfig
-from minigpt.errors import CheckpointError
+from minigpt.errors import CheckpointError, quoted
 from minigpt.importers.hub import is_hub_name
-from minigpt.importers.peft_options import LayerPatterns, check_options
-from minigpt.importers.torch_file import TorchTensors, open_torch
+from minigpt.importers.torch_file import open_torch, torch_tensors
 from minigpt.model.gpt import GPT
 from minigpt.storage.adapter import BASE_SHA256, weights_hash
 from minigpt.storage.files import exists, read_json
@@ -28,12 +27,11 @@ from minigpt.storage.huggingface import (
     HEAD,
     HEAD_MODULE,
     PREFIX,
-    TensorSource,
     linear_layers,
     plain_name,
     stored_tensors,
 )
-from minigpt.storage.json_record import mapping
+from minigpt.storage.json_record import is_integer, is_number, is_text, mapping
 from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, WEIGHTS, last_part
 from minigpt.storage.run import read_record
 from minigpt.storage.tensors import TensorFile
@@ -120,12 +118,7 @@ def read_adapter(directory: Path) -> Adapter:
             if not torch.equal(replaced.setdefault(whole, tensor.float()), tensor.float()):
                 raise CheckpointError(f"{directory} has two different tensors {whole!r}; copy it again")
     _drop_head(replaced, directory)
-    ranks = LayerPatterns(options.get("rank_pattern"), options.get("r", 8))
-    alphas = LayerPatterns(options.get("alpha_pattern"), options.get("lora_alpha", 8))
-    layers = {
-        name: _layer(name, given, int(ranks.of(name)), alphas.of(name), options, directory)
-        for name, given in parts.items()
-    }
+    layers = {name: _layer(name, given, options, directory) for name, given in parts.items()}
     if not layers:
         raise CheckpointError(f"{directory} has an adapter without tensors; copy it again")
     base = options.get("base_model_name_or_path") or None
@@ -133,10 +126,7 @@ def read_adapter(directory: Path) -> Adapter:
 
 
 def _replaced_name(name: str, options: Mapping[str, Any], directory: Path) -> str:
-    """The name in the base model of a tensor that was trained whole: a bias, or one of `modules_to_save`.
-
-    Raises: CheckpointError for any other tensor.
-    """
+    """The name in the base model of a tensor that was trained whole: a bias, or one of `modules_to_save`."""
     if match := _WHOLE.fullmatch(name):
         module, kind = match["module"], match["kind"]
         saved = options.get("modules_to_save") or ()
@@ -153,10 +143,7 @@ def _replaced_name(name: str, options: Mapping[str, Any], directory: Path) -> st
 
 
 def _drop_head(replaced: dict[str, Tensor], directory: Path) -> None:
-    """Removes the output head, which in GPT-2 is the token embedding.
-
-    Raises: CheckpointError if the adapter has another head than embedding.
-    """
+    """Removes the output head, which in GPT-2 is the token embedding."""
     head, embedding = replaced.pop(HEAD, None), replaced.get(_EMBEDDING)
     if head is None and embedding is None:
         return
@@ -168,13 +155,10 @@ def _drop_head(replaced: dict[str, Tensor], directory: Path) -> None:
         )
 
 
-def _layer(
-    name: str, given: Mapping[str, Tensor], rank: int, alpha: float, options: Mapping[str, Any], directory: Path
-) -> AdapterLayer:
-    """The adapter of one layer, with its scale.
-
-    Raises: CheckpointError if a part is missing or has the wrong shape.
-    """
+def _layer(name: str, given: Mapping[str, Tensor], options: Mapping[str, Any], directory: Path) -> AdapterLayer:
+    """The adapter of one layer, with its scale."""
+    rank = int(_value_for(name, options.get("rank_pattern"), options.get("r", 8)))
+    alpha = _value_for(name, options.get("alpha_pattern"), options.get("lora_alpha", 8))
     for kind, stored in (("a", "lora_A"), ("b", "lora_B")):
         if kind not in given or given[kind].dim() != 2:
             raise CheckpointError(f"{directory} has no matrix {stored} for {name!r}; copy it again")
@@ -186,9 +170,8 @@ def _layer(
             f"{ADAPTER_CONFIG} says {rank}"
         )
     scale = alpha / (math.sqrt(rank) if options.get("use_rslora") else rank)
-    return AdapterLayer(
-        given["a"], given["b"], alpha, scale, given.get("magnitude") if options.get("use_dora") else None
-    )
+    magnitude = given.get("magnitude") if options.get("use_dora") else None
+    return AdapterLayer(given["a"], given["b"], alpha, scale, magnitude)
 
 
 def _read_tensors(directory: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
@@ -202,8 +185,7 @@ def _read_tensors(directory: Path) -> tuple[dict[str, Tensor], Mapping[str, str]
     content = open_torch(path)
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors")
-    source: TensorSource = TorchTensors(path, dict(content))
-    with contextlib.closing(source):
+    with torch_tensors(path, content) as source:
         return {name: source.read(name) for name in source.shapes}, {}
 
 
@@ -288,3 +270,94 @@ def merged(base: GPT, adapter: Adapter) -> GPT:
             raise CheckpointError(f"{adapter.directory} is not an adapter for this model: its {stored!r} does not fit")
         state[own[stored].name] = tensor.t() if own[stored].transposed else tensor
     return GPT.from_tensors(config, state).eval()
+
+
+# Options of adapter_config.json that are honored, and those that do not change the adapted model's function.
+_HONORED = {
+    "alpha_pattern", "bias", "lora_alpha", "modules_to_save", "peft_type", "r", "rank_pattern", "use_dora",
+    "use_rslora",
+}  # fmt: skip
+_WITHOUT_EFFECT = {
+    "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "eva_config",
+    "exclude_modules", "fan_in_fan_out", "inference_mode", "init_lora_weights", "layers_pattern", "layers_to_transform",
+    "lora_dropout", "megatron_core", "peft_version", "qalora_group_size", "revision", "runtime_config",
+    "target_modules", "task_type",
+}  # fmt: skip
+_VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "base_model_name_or_path": (lambda value: value is None or is_text(value), "a name or a path"),
+    "r": (lambda value: is_integer(value, 1), "a whole number of at least 1"),
+    "lora_alpha": (is_number, "a number"),
+    "bias": (lambda value: value in ("none", "all", "lora_only"), "none, all or lora_only"),
+    "modules_to_save": (
+        lambda value: isinstance(value, list | None) and all(isinstance(each, str) for each in value or ()),
+        "a list of names",
+    ),
+}
+_BASE_CHANGING = ("pissa", "olora", "loftq", "corda", "lora_ga")  # initializations that also change the base weights
+# The regular expressions of rank_pattern and alpha_pattern that are supported: others may take very long to match.
+_CHARACTERS = r"(?:[\w.-]|\\[.dDwW-]|\[\^?[\w.\\-]+\])(?:(?:[*+?]|\{\d{1,2}(?:,\d{0,2})?\})\??)?"
+_GROUP = rf"\((?:\?:)?(?:{_CHARACTERS}|\|)*\)"
+_PATTERN = re.compile(rf"\^?(?:{_CHARACTERS}|\||{_GROUP})*\$?")
+_CHOICES = 12  # bits of choice in a pattern at most: matching may take time that is exponential in them
+_ALL_CHOICES = 1 << 13  # of all patterns together: each is matched with each layer
+_LONGEST_LIST = 500  # entries; a pattern for each layer of GPT-2 XL would be 192
+
+
+def check_options(options: Mapping[str, Any], path: Path) -> None:
+    """Raises CheckpointError for an adapter of another kind, and for an option that is not supported."""
+    kind = options.get("peft_type")
+    if kind != "LORA":
+        raise CheckpointError(f"peft_type ({quoted(kind)}) in {path} must be 'LORA'; merge the adapter with peft")
+    for name, value in options.items():
+        if name not in _HONORED | _WITHOUT_EFFECT and value not in (None, False, {}, [], "megatron.core"):
+            raise CheckpointError(f"{name} ({quoted(value)}) in {path} is not supported; merge the adapter with peft")
+    initial = str(options.get("init_lora_weights", True)).lower()
+    if initial.startswith(_BASE_CHANGING):
+        raise CheckpointError(
+            f"init_lora_weights ({initial!r}) in {path} changes the base model, so that the adapter does not belong to "
+            "the base that it names; convert it with peft's path_initial_model_for_weight_conversion"
+        )
+    for name, (is_valid, expected) in _VALUES.items():
+        if name in options and not is_valid(options[name]):
+            raise CheckpointError(f"{name} ({quoted(options[name])}) in {path} must be {expected}")
+    _check_length("modules_to_save", options.get("modules_to_save") or (), path)
+    for name in ("rank_pattern", "alpha_pattern"):
+        patterns = mapping(options.get(name) or {}, f"{name} in {path}")
+        _check_length(name, patterns, path)
+        choices = 0.0
+        for pattern, value in patterns.items():
+            if not is_number(value):
+                raise CheckpointError(f"{name} of {quoted(pattern)} in {path} is {quoted(value)}, not a number")
+            if name == "rank_pattern" and not is_integer(value, 1):
+                raise CheckpointError(
+                    f"{name} of {quoted(pattern)} in {path} is {quoted(value)}, not a whole number of at least 1"
+                )
+            choices += 2 ** _check_pattern(pattern, name, path)
+        if choices > _ALL_CHOICES:
+            raise CheckpointError(f"{name} in {path}: its regular expressions together are not supported")
+
+
+def _check_length(name: str, entries: Sized, path: Path) -> None:
+    if len(entries) > _LONGEST_LIST:
+        raise CheckpointError(f"{name} in {path} has {len(entries):,} entries; the maximum is {_LONGEST_LIST}")
+
+
+def _check_pattern(pattern: str, name: str, path: Path) -> float:
+    """The bits of choice in a regular expression, on which depends how long its matching can take."""
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise CheckpointError(f"{name} in {path}: {quoted(pattern)} is not a regular expression ({error})") from error
+    alternatives = [each.count("|") + 1 for each in (re.sub(_GROUP, "", pattern), *re.findall(_GROUP, pattern))]
+    choices = 3 * len(re.findall(r"(?<!\()[*+?{]", pattern)) + sum(map(math.log2, alternatives))
+    if not _PATTERN.fullmatch(pattern) or choices > _CHOICES:
+        raise CheckpointError(f"{name} in {path}: the regular expression {quoted(pattern)} is not supported")
+    return choices
+
+
+def _value_for(layer: str, patterns: Mapping[str, float] | None, default: float) -> float:
+    """The value of the first pattern that matches the end of a layer's name, as peft chooses it."""
+    for pattern, value in (patterns or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", f"transformer.{layer}"):
+            return value
+    return default

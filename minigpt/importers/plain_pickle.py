@@ -5,9 +5,11 @@ deeply that hashing them overflows the C stack, shared so often that hashing the
 large memo index makes CPython allocate gigabytes. Here a key is a plain value, and nothing is hashed but keys.
 """
 
+import contextlib
 import pickletools
 import struct
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
 from typing import Any
 
@@ -39,8 +41,25 @@ class OtherObjectError(Exception):
     """A pickle holds an object that cannot be built here; the message is the name of the opcode."""
 
 
-class DamagedPickleError(Exception):
-    """A pickle is cut short, too long, or contradicts itself."""
+@contextlib.contextmanager
+def pickle_errors(source: object, expected: str, advice: str) -> Iterator[None]:
+    """Turns the errors of `read_pickle` into a CheckpointError that names the source and ends with the advice."""
+    try:
+        yield
+    except CheckpointError:  # is an OSError too, and already says what to do
+        raise
+    except WouldRunError as error:
+        raise CheckpointError(
+            f"{source} would run {error} when opened, which {expected} do not need and an attack may, so it was not"
+            f" opened; {advice}"
+        ) from error
+    except OtherObjectError as error:
+        raise CheckpointError(f"{source} holds objects that are not {expected} ({error}); {advice}") from error
+    except (*_DAMAGE, zipfile.BadZipFile, NotImplementedError, OSError) as error:
+        reason = " ".join((str(error) or type(error).__name__)[:160].split())
+        raise CheckpointError(
+            f"{source} is truncated, damaged or not a file of {expected} ({reason}); copy or download it again"
+        ) from error
 
 
 def is_plain(value: object) -> bool:
@@ -54,12 +73,9 @@ def read_pickle(stream: BytesIO, functions: Functions, persistent: Callable[[Any
     """The value of the pickle at the position of a stream, which is then at the end of the pickle.
 
     `persistent` gives the object for a persistent id.
-    Raises: WouldRunError, OtherObjectError, DamagedPickleError.
+    Raises: the errors that `pickle_errors` turns into one that names the file.
     """
-    try:
-        return _Machine(functions, persistent).run(stream)
-    except _DAMAGE as error:
-        raise DamagedPickleError(str(error) or type(error).__name__) from error
+    return _Machine(functions, persistent).run(stream)
 
 
 class _Machine:
@@ -180,12 +196,5 @@ def read_plain_pickle(data: bytes, source: object) -> Any:
 
     Raises: CheckpointError if it is damaged or holds anything else.
     """
-    expected = "expected only dictionaries, lists, strings and numbers"
-    try:
+    with pickle_errors(source, "plain values", "expected only dictionaries, lists, strings and numbers"):
         return read_pickle(BytesIO(data), {})
-    except WouldRunError as error:
-        raise CheckpointError(f"{source} would run {error} when opened, so it was not opened; {expected}") from error
-    except OtherObjectError as error:
-        raise CheckpointError(f"{source} holds other objects ({error}), {expected}") from error
-    except DamagedPickleError as error:
-        raise CheckpointError(f"{source} is damaged or not a pickle ({error}); copy it again") from error

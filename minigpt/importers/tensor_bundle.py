@@ -5,7 +5,7 @@ and a last block that lists the others. The value of a tensor's key is a protoco
 byte range.
 
 Source: tensorflow/core/util/tensor_bundle/tensor_bundle.cc and core/protobuf/tensor_bundle.proto; LevelDB's
-doc/table_format.md; protobuf.dev/programming-guides/encoding.
+doc/table_format.md; core/lib/hash/crc32c.h.
 """
 
 import math
@@ -15,11 +15,14 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from minigpt.bounded_reading import protobuf_fields, read_varint
 from minigpt.errors import CheckpointError
-from minigpt.importers.crc32c import crc32c, unmask
+from minigpt.optional_packages import optional_import
 from minigpt.storage.byte_file import ByteFile
 
 _MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
@@ -29,6 +32,7 @@ _MAX_NAME = 256  # bytes
 _MAX_ENTRIES = 1 << 14  # tensors; GPT-2 XL has 580, with optimizer state 1,740
 _MAX_DIMENSIONS = 8  # a weight has three
 _MAX_SHARDS = 99_999  # their names have five digits
+_MASK_DELTA = 0xA282EAD8  # of a stored checksum
 _DTYPES = {1: torch.float32, 2: torch.float64, 14: torch.bfloat16, 19: torch.float16}
 
 
@@ -81,7 +85,7 @@ class TensorBundle:
         for shard, end in ends.items():
             self._shard(shard).check_range(0, end)
 
-    def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
+    def read(self, name: str, reuse_buffer: bool = False) -> Tensor:
         """One tensor; with `reuse_buffer` in memory that the next such read may overwrite.
 
         Raises: CheckpointError if the file was truncated or the checksum is wrong; KeyError for an unknown name.
@@ -89,7 +93,7 @@ class TensorBundle:
         entry = self.entries[name]
         shard = self._shard(entry.shard)
         content = shard.read(entry.start, entry.size, reuse_buffer=reuse_buffer)
-        if crc32c(content.numpy()) != unmask(entry.checksum):
+        if not has_checksum(content.numpy(), entry.checksum):
             raise CheckpointError(
                 f"{name!r} in {shard.path} is damaged: its checksum is wrong; copy or download it again"
             )
@@ -112,10 +116,6 @@ class TensorBundle:
             shard.close()
 
 
-class _DamageError(Exception):
-    """Some bytes are not a valid index; `_read_index` turns it into a CheckpointError."""
-
-
 def _read_index(path: Path) -> tuple[int, dict[str, Entry]]:
     """The number of data files, and every tensor's entry by name."""
     with ByteFile(path) as file:
@@ -127,12 +127,12 @@ def _read_index(path: Path) -> tuple[int, dict[str, Entry]]:
         key, header = next(table, (b"", b""))
         fields = _fields(header)
         if key or _integer(fields, 2):  # the header's key is empty, and field 2 is the byte order
-            raise _DamageError("its header must be that of a little-endian checkpoint")
+            raise ValueError("its header must be that of a little-endian checkpoint")
         entries = {name.decode(errors="backslashreplace"): _entry(value) for name, value in islice(table, _MAX_ENTRIES)}
         if next(table, None) is not None:
-            raise _DamageError(f"it has more than {_MAX_ENTRIES} tensors")
+            raise ValueError(f"it has more than {_MAX_ENTRIES} tensors")
         return _integer(fields, 1), entries
-    except _DamageError as error:
+    except ValueError as error:
         raise CheckpointError(
             f"{path} is damaged or not a TensorFlow index ({error}); copy or download it again"
         ) from error
@@ -142,14 +142,14 @@ def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The keys and values of a table, in order."""
     footer = content[-_FOOTER:]
     if not footer.endswith(_MAGIC):
-        raise _DamageError("it does not end as a table does")
+        raise ValueError("it does not end as a table does")
     _, _, position = _handle(footer, 0)  # of the meta-index block, which TensorFlow leaves empty
     start, size, _ = _handle(footer, position)
     end = 0
     for _, value in _block(content, start, size):
         start, size, _ = _handle(value, 0)
         if start < end:  # otherwise a small file could be read forever
-            raise _DamageError("its blocks overlap")
+            raise ValueError("its blocks overlap")
         end = start + size
         yield from _block(content, start, size)
 
@@ -158,68 +158,47 @@ def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes
     """The keys and values of one block: entries, restart points, one byte for its compression, its checksum."""
     end = start + size
     if end + 5 > len(content):
-        raise _DamageError("a block lies outside of the file")
-    if crc32c(content[start : end + 1]) != unmask(int.from_bytes(content[end + 1 : end + 5], "little")):
-        raise _DamageError("a block's checksum is wrong")
+        raise ValueError("a block lies outside of the file")
+    if not has_checksum(content[start : end + 1], int.from_bytes(content[end + 1 : end + 5], "little")):
+        raise ValueError("a block's checksum is wrong")
     if content[end]:
-        raise _DamageError(f"a block is compressed ({content[end]}), which TensorFlow never does")
+        raise ValueError(f"a block is compressed ({content[end]}), which TensorFlow never does")
     last = size - 4 - 4 * int.from_bytes(content[max(start, end - 4) : end], "little")
     block, key, position = content[start:end], b"", 0
     while position < last:
-        shared, position = _varint(block, position)
-        unshared, position = _varint(block, position)
-        length, position = _varint(block, position)
+        shared, position = read_varint(block, position)
+        unshared, position = read_varint(block, position)
+        length, position = read_varint(block, position)
         if shared > len(key) or shared + unshared > _MAX_NAME or position + unshared + length > last:
-            raise _DamageError("an entry lies outside of its block")
+            raise ValueError("an entry lies outside of its block")
         key = key[:shared] + block[position : position + unshared]
         yield key, block[position + unshared : position + unshared + length]
         position += unshared + length
 
 
+def has_checksum(data: bytes | npt.NDArray[np.uint8], stored: int) -> bool:
+    """Whether data have this checksum: CRC-32C, rotated so that checked data may contain checksums.
+
+    Raises: MissingPackageError.
+    """
+    with optional_import("reading a TensorFlow checkpoint", "google_crc32c"):
+        import google_crc32c
+    crc = google_crc32c.extend(0, data)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF == stored
+
+
 def _handle(content: bytes, position: int) -> tuple[int, int, int]:
     """A block's start and size, and the position after the handle."""
-    start, position = _varint(content, position)
-    size, position = _varint(content, position)
+    start, position = read_varint(content, position)
+    size, position = read_varint(content, position)
     return start, size, position
-
-
-def _varint(content: bytes, position: int) -> tuple[int, int]:
-    """An integer in groups of seven bits, the lowest first, and the position after it."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if position >= len(content):
-            break
-        byte = content[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise _DamageError("an integer does not end")
 
 
 def _fields(message: bytes) -> dict[int, list[int | bytes]]:
     """The values of a protocol buffer by field number."""
     fields: dict[int, list[int | bytes]] = defaultdict(list)
-    position = 0
-    while position < len(message):
-        tag, position = _varint(message, position)
-        wire_type = tag & 7
-        if wire_type == 0:
-            value, position = _varint(message, position)
-            fields[tag >> 3].append(value)
-            continue
-        sizes = {1: 8, 5: 4}
-        if wire_type == 2:
-            size, position = _varint(message, position)
-        elif wire_type in sizes:
-            size = sizes[wire_type]
-        else:
-            raise _DamageError(f"a value has wire type {wire_type}")
-        if position + size > len(message):
-            raise _DamageError("a value lies outside of its message")
-        content = message[position : position + size]
-        fields[tag >> 3].append(content if wire_type == 2 else int.from_bytes(content, "little"))
-        position += size
+    for number, value in protobuf_fields(message):
+        fields[number].append(value)
     return fields
 
 
@@ -227,7 +206,7 @@ def _integer(fields: dict[int, list[int | bytes]], number: int) -> int:
     """The integer in a field; 0, protocol buffers' default, if the field is missing."""
     value = fields[number][-1] if number in fields else 0
     if isinstance(value, bytes):
-        raise _DamageError(f"field {number} is not an integer")
+        raise ValueError(f"field {number} is not an integer")
     return value
 
 
@@ -235,7 +214,7 @@ def _messages(fields: dict[int, list[int | bytes]], number: int) -> list[bytes]:
     """The messages in a repeated field."""
     values = [value for value in fields.get(number, []) if isinstance(value, bytes)]
     if len(values) != len(fields.get(number, [])):
-        raise _DamageError(f"field {number} is not a message")
+        raise ValueError(f"field {number} is not a message")
     return values
 
 
@@ -245,6 +224,7 @@ def _entry(message: bytes) -> Entry:
         _integer(_fields(dimension), 1) for part in _messages(fields, 2) for dimension in _messages(_fields(part), 2)
     )
     if len(shape) > _MAX_DIMENSIONS:
-        raise _DamageError(f"a tensor has {len(shape)} dimensions")
-    dtype, shard, start, size, checksum = (_integer(fields, number) for number in (1, 3, 4, 5, 6))
-    return Entry(dtype, shape, shard, start, size, checksum, sliced=7 in fields)
+        raise ValueError(f"a tensor has {len(shape)} dimensions")
+    dtype, shard, start, size = (_integer(fields, number) for number in (1, 3, 4, 5))
+    checksum = b"".join(_messages(fields, 6))
+    return Entry(dtype, shape, shard, start, size, int.from_bytes(checksum, "little"), sliced=7 in fields)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.importers.imported_model import ImportedModel, check_vocabulary
+from minigpt.importers.imported_model import ImportedModel, check_vocabulary, find_tensors, lazy_tensors
 from minigpt.importers.tensor_bundle import TensorBundle
-from minigpt.importers.tensor_sources import FileTensor, RenamedTensors, check_shape
 from minigpt.storage.byte_file import ByteFile
 from minigpt.storage.files import read_json
-from minigpt.storage.huggingface import config_from_huggingface, stored_tensors
+from minigpt.storage.huggingface import config_from_huggingface, infer_config
+from minigpt.storage.tensors import TensorSource
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 HPARAMS = "hparams.json"  # OpenAI's checkpoints have it, fine-tuned ones do not always
@@ -25,8 +25,7 @@ _SETTINGS = {
     "n_layer": "n_layer",
 }
 
-_EMBEDDINGS = ("model/wte", "model/wpe")
-_HEAD_WIDTH = 64
+_HUGGING_FACE = re.compile(r"^h(\d{1,6})/")
 
 
 def open_tensorflow(path: Path) -> ImportedModel:
@@ -36,24 +35,18 @@ def open_tensorflow(path: Path) -> ImportedModel:
     """
     folder = path if path.is_dir() else path.parent
     bundle = TensorBundle(path.with_suffix("") if path.suffix == INDEX else _find_checkpoint(folder))
-    try:
-        config, assumed = _read_config(folder, bundle)
-        tensors = _find_tensors(bundle, config)
-        tokenizer, notes = _read_tokenizer(folder, config)
-        if skipped := sorted(bundle.entries.keys() - {found.name for found in tensors.values()}):
-            names = ", ".join(map(repr, skipped[:3])) + (", …" if len(skipped) > 3 else "")
-            notes.append(f"training variables are skipped: {len(skipped)} ({names})")
-    except BaseException:
-        bundle.close()
-        raise
-    return ImportedModel(config, RenamedTensors(bundle, tensors), tokenizer, (*assumed, *notes))
+    config, assumed = _read_config(folder, bundle)
+    names = _find_tensors(bundle, config)
+    tokenizer, notes = _read_tokenizer(folder, config)
+    if skipped := sorted(bundle.entries.keys() - set(names.values())):
+        shown = ", ".join(map(repr, skipped[:3])) + (", …" if len(skipped) > 3 else "")
+        notes.append(f"training variables are skipped: {len(skipped)} ({shown})")
+    tensors = TensorSource(bundle.path, lazy_tensors(config, names, bundle.read), bundle.close)
+    return ImportedModel(config, tensors, tokenizer, (*assumed, *notes))
 
 
 def _read_config(folder: Path, bundle: TensorBundle) -> tuple[GPTConfig, list[str]]:
-    """The config, from hparams.json or else from the tensors' shapes, and notes on what was assumed.
-
-    Raises: CheckpointError if they do not determine it.
-    """
+    """The config, from hparams.json or else from the tensors' shapes, and notes on what was assumed."""
     path = folder / HPARAMS
     if path.exists():
         hparams = read_json(path)
@@ -62,26 +55,20 @@ def _read_config(folder: Path, bundle: TensorBundle) -> tuple[GPTConfig, list[st
             raise CheckpointError(f"{path} has no {missing[0]}, which OpenAI's files always have")
         settings = {ours: hparams[name] for name, ours in _SETTINGS.items()}
         return config_from_huggingface({"model_type": "gpt2", **settings}, path), []
-    entries = bundle.entries
-    blocks = [int(match[1]) for name in entries if (match := re.match(r"model/h(\d{1,6})/", name))]
-    shapes = [entries[name].shape if name in entries else () for name in _EMBEDDINGS]
-    if not blocks or [len(shape) for shape in shapes] != [2, 2] or shapes[0][1] % _HEAD_WIDTH or not shapes[0][1]:
+    named = {name.removeprefix("model/"): entry.shape for name, entry in bundle.entries.items()}
+    shapes = {_HUGGING_FACE.sub(r"h.\1.", name): shape for name, shape in named.items()}
+    try:
+        config = infer_config(bundle.path, shapes | {f"{name}.weight": shapes.get(name, ()) for name in ("wte", "wpe")})
+    except CheckpointError as error:
         raise CheckpointError(
             f"{folder} must hold {HPARAMS}: {bundle.path.name} alone does not determine the model's shape"
-        )
-    (vocab_size, width), (positions, _) = shapes
-    heads = width // _HEAD_WIDTH
-    settings = {"vocab_size": vocab_size, "n_positions": positions, "n_embd": width, "n_head": heads}
-    config = config_from_huggingface({"model_type": "gpt2", "n_layer": max(blocks) + 1, **settings}, bundle.path)
-    assumed = f"{heads} heads of {_HEAD_WIDTH} are assumed, as in every GPT-2"
+        ) from error
+    assumed = f"{config.n_head} heads of 64 are assumed, as in every GPT-2"
     return config, [f"no {HPARAMS} next to {bundle.path.name}: {assumed}"]
 
 
 def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
-    """The tokenizer next to the checkpoint, or GPT-2's for a model of its vocabulary size, and notes on it.
-
-    Raises: TokenizerError if it is damaged; CheckpointError if it does not belong to the model.
-    """
+    """The tokenizer next to the checkpoint, or GPT-2's for a model of its vocabulary size, and notes on it."""
     missing = [name for name in _VOCABULARY if not (folder / name).exists()]
     if not missing:
         tokenizer = Tokenizer.load(folder)
@@ -92,19 +79,11 @@ def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[st
     return gpt2, [f"no {' and '.join(missing)} next to it: GPT-2's vocabulary is assumed"]
 
 
-def _find_tensors(bundle: TensorBundle, config: GPTConfig) -> dict[str, FileTensor]:
-    """The model's tensors in the checkpoint, by Hugging Face's names; the orientation is the same.
-
-    Raises: CheckpointError for a tensor that is missing, of the wrong shape, unreadable, or of another model.
-    """
-    tensors = {}
-    for stored in stored_tensors(config):
-        found = FileTensor(_tensorflow_name(stored.stored_name), stored.shape)
-        if found.name not in bundle.entries:
-            raise CheckpointError(f"{bundle.path} has no tensor {found.name!r}, expected of shape {stored.shape}")
-        check_shape(bundle.path, found, bundle.entries[found.name].shape)
-        tensors[stored.stored_name] = found
-    weights = {found.name for found in tensors.values()}
+def _find_tensors(bundle: TensorBundle, config: GPTConfig) -> dict[str, str]:
+    """The names of the model's tensors in the checkpoint, by Hugging Face's; the orientation is the same."""
+    shapes = {name: entry.shape for name, entry in bundle.entries.items()}
+    names = find_tensors(bundle.path, config, shapes, lambda stored: _tensorflow_name(stored.stored_name))
+    weights = set(names.values())
     bundle.check(weights)
     for name in sorted(bundle.entries.keys() - weights):
         # An optimizer's state for model/wte is model/wte/Adam. Any other tensor may change what the model computes.
@@ -112,7 +91,7 @@ def _find_tensors(bundle: TensorBundle, config: GPTConfig) -> dict[str, FileTens
             raise CheckpointError(
                 f"{bundle.path} has an unexpected tensor {name!r} for a GPT-2 of {config.n_layer} blocks"
             )
-    return tensors
+    return names
 
 
 def _tensorflow_name(name: str) -> str:
@@ -125,10 +104,7 @@ def _tensorflow_name(name: str) -> str:
 
 
 def _find_checkpoint(folder: Path) -> Path:
-    """The path, without suffix, of the checkpoint that the file `checkpoint` names, else of the only one.
-
-    Raises: CheckpointError if there is none, or several and no file that names one.
-    """
+    """The path, without suffix, of the checkpoint that the file `checkpoint` names, else of the only one."""
     found = sorted(path.with_suffix("") for path in folder.glob(f"*{INDEX}"))
     record = folder / LATEST
     if record.is_file():

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import weakref
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +15,7 @@ from minigpt.storage.files import read_error, truncated_error
 
 
 class ByteFile:
-    """An open file and its size.
+    """An open file and its size, which is closed with the last reference to it.
 
     `read` copies bytes instead of mapping them: if another program truncates a mapped file, the next access to it
     kills the process.
@@ -24,11 +25,13 @@ class ByteFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._mapped: mmap.mmap | None = None
         try:
             self._file = open_regular(path)
             self.size = os.fstat(self._file.fileno()).st_size
         except OSError as error:
             raise read_error(path, error) from error
+        weakref.finalize(self, self._file.close)
 
     def take(self, count: int) -> bytes:
         """The next `count` bytes, counted from the start of the file; fewer if the file ends.
@@ -73,20 +76,22 @@ class ByteFile:
                 " copy or download it again"
             )
 
-    def map(self, size: int) -> mmap.mmap:
-        """The first `size` bytes, memory-mapped; writes change only this process's copy.
+    def map(self) -> mmap.mmap:
+        """The file, memory-mapped once; writes change only this process's copy.
 
-        Raises: CheckpointError if the file cannot be mapped or is shorter.
+        Raises: CheckpointError if the file cannot be mapped or became shorter.
         """
-        try:
-            return mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_COPY)
-        except OSError as error:
-            raise read_error(self.path, error) from error
-        except ValueError as error:  # the file is shorter
-            raise truncated_error(self.path) from error
+        if self._mapped is None:
+            try:
+                self._mapped = mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_COPY)
+            except OSError as error:
+                raise read_error(self.path, error) from error
+            except ValueError as error:  # the file is shorter
+                raise truncated_error(self.path) from error
+        return self._mapped
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file; what was mapped stays valid."""
         self._file.close()
 
     def __enter__(self) -> Self:

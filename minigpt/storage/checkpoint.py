@@ -35,19 +35,11 @@ from minigpt.storage.names import TRAINING as TRAINING
 from minigpt.storage.names import WEIGHTS as WEIGHTS
 from minigpt.storage.run_record import RunRecord
 from minigpt.storage.tensors import TensorFile, save_tensors, whole
+from minigpt.tokenizer.library_files import TOKENIZER_FILES
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 # The files of an adapter or another tokenizer, which minigpt or transformers would read instead of the new model's.
-_CONTRADICTING = (
-    ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
-    "tokenizer.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
+_CONTRADICTING = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, *TOKENIZER_FILES)
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,7 @@ def exists(path: Path) -> bool:
 
     Raises: CheckpointError if this cannot be checked: the path is too long or inside a folder without permission.
     """
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise read_error(path, error) from error
-    return True
+    return _status(path) is not None
 
 
 def modified(path: Path) -> float:
@@ -43,10 +37,15 @@ def modified(path: Path) -> float:
 
     Raises: CheckpointError, as `exists`.
     """
+    status = _status(path)
+    return 0.0 if status is None else status.st_mtime
+
+
+def _status(path: Path) -> os.stat_result | None:
     try:
-        return path.stat().st_mtime
+        return path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        return 0.0
+        return None
     except OSError as error:
         raise read_error(path, error) from error
 

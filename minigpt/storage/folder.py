@@ -10,7 +10,7 @@ import stat
 import sys
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,7 +26,6 @@ Content = bytes | Callable[[BinaryIO], object]
 _HAS_DIR_FD = {os.open, os.stat, os.mkdir, os.unlink, os.rename} <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # opening a named pipe must not wait
 _BINARY = getattr(os, "O_BINARY", 0)  # Windows would change line ends
-_START = 16  # bytes of a temporary file that must look like minigpt's
 PROCESS = os.urandom(4).hex()  # tells this process from an earlier one with the same id
 
 
@@ -169,17 +168,17 @@ class Folder:
         shutil.rmtree(self._at(hidden), dir_fd=self._descriptor)
         self.sync()
 
-    def remove_temporary_files(self, starts: Mapping[str, re.Pattern[bytes]]) -> None:
-        """Removes the temporary files that killed processes left; call it only while no process writes here.
+    def remove_temporary_files(self, names: Collection[str]) -> None:
+        """Removes the temporary files of these names that killed processes left; call it while no process writes here.
 
-        Only regular files count that are named after a key of `starts`, and are empty, zeros or start as its pattern
-        says: after a power cut a file may consist of zeros.
+        Links and folders stay.
         Raises: CheckpointError if one cannot be removed.
         """
         with wrap_write_errors(self.path):
             for name in [path.name for path in self.path.iterdir()]:
                 match = re.fullmatch(r"\.(.+)\.\d+\.tmp", name)
-                if match and match[1] in starts and self._starts_as(name, starts[match[1]]):
+                found = self._lstat(name) if match and match[1] in names else None
+                if found is not None and stat.S_ISREG(found.st_mode):
                     self._unlink(name)
 
     def is_empty_file(self, name: str) -> bool:
@@ -194,14 +193,6 @@ class Folder:
     def sync(self) -> None:
         """Flushes the list of names to disk, if the file system can."""
         fsync(self.path) if self._descriptor is None else _fsync_if_possible(self._descriptor)
-
-    def _starts_as(self, name: str, start: re.Pattern[bytes]) -> bool:
-        found = self._lstat(name)
-        if found is None or not stat.S_ISREG(found.st_mode):
-            return False
-        with os.fdopen(self._open(name, os.O_RDONLY), "rb") as file:
-            content = file.read(_START)
-        return not content.strip(b"\0") or len(content) < _START or start.match(content) is not None
 
     def _open(self, name: str, flags: int) -> int:
         self._refuse_link(name)  # for a message that says more than the system's

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.model.gpt import GPT
+from minigpt.storage.tensors import TensorSource
 
 PREFIX = "transformer."  # GPT2LMHeadModel saves every name with it; OpenAI's files on the hub have none
 _PREFIXES = re.compile(r"((_orig_mod|module|model|transformer)\.)+")  # of torch.compile, DDP and other wrappers
@@ -41,38 +42,6 @@ _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
 }
-
-
-class TensorSource(Protocol):
-    """Named tensors that are read one by one: from one file, from several, or converted from another format.
-
-    `path` names the source in errors.
-    """
-
-    path: Path
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor's name and shape."""
-        ...
-
-    def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
-        """One tensor on the CPU; with `reuse_buffer` in memory that the next such read may overwrite.
-
-        Raises: CheckpointError if it cannot be read; KeyError for an unknown name.
-        """
-        ...
-
-    def map(self, name: str, dtype: torch.dtype) -> Tensor | None:
-        """One tensor memory-mapped from the file; None if the file does not hold exactly this tensor in this dtype.
-
-        Raises: as `read`.
-        """
-        ...
-
-    def close(self) -> None:
-        """Closes the files."""
-        ...
 
 
 class StoredTensor(NamedTuple):
@@ -146,7 +115,7 @@ def from_huggingface(
     tensors = {}
     mapped = mapped and torch.device(device).type == "cpu"
     for stored, name in _match(file, config).items():
-        if mapped and (view := file.map(name, dtype)) is not None:
+        if mapped and (view := file.tensors[name].map(dtype)) is not None:
             tensors[stored.name] = view.t() if stored.transposed else view
             continue
         # A transposed matrix must be copied, so its source may share a buffer; the others keep what they were read to.
@@ -194,10 +163,7 @@ def _is_unused_head(name: str) -> bool:
 
 
 def _match(file: TensorSource, config: GPTConfig) -> dict[StoredTensor, str]:
-    """Every tensor of the model with its full name in the file.
-
-    Raises: CheckpointError, as `from_huggingface`.
-    """
+    """Every tensor of the model with its full name in the file."""
     shapes = file.shapes
     unmatched: dict[str, str] = {}
     for full in shapes:
@@ -314,27 +280,21 @@ def config_from_huggingface(values: Mapping[str, Any], source: object) -> GPTCon
     return config
 
 
-def infer_config(file: TensorSource) -> GPTConfig:
+def infer_config(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> GPTConfig:
     """The model's shape from the shapes of its tensors, assuming heads of 64 features, as in every GPT-2.
 
     Raises: CheckpointError if they do not determine it.
     """
-    shapes = {plain_name(name): shape for name, shape in file.shapes.items()}
-    blocks = {int(match[1]) for name in shapes if (match := re.match(r"h\.(\d{1,6})\.", name))}
-    tokens, positions = shapes.get("wte.weight", shapes.get(HEAD, ())), shapes.get("wpe.weight", ())
+    plain = {plain_name(name): shape for name, shape in shapes.items()}
+    blocks = {int(match[1]) for name in plain if (match := re.match(r"h\.(\d{1,6})\.", name))}
+    tokens, positions = plain.get("wte.weight", plain.get(HEAD, ())), plain.get("wpe.weight", ())
     if len(tokens) != 2 or len(positions) != 2 or not blocks:
-        raise CheckpointError(f"{file.path} does not hold GPT-2's tensors, 'wte.weight', 'wpe.weight' and 'h.0.…'")
+        raise CheckpointError(f"{path} does not hold GPT-2's tensors, 'wte.weight', 'wpe.weight' and 'h.0.…'")
     vocab_size, n_embd = tokens
-    if n_embd % 64:
+    if n_embd % 64 or not n_embd:
         raise CheckpointError(
-            f"{file.path} needs its config.json next to it: its {n_embd} features are not a multiple of 64, so the"
-            " number of heads is unknown"
+            f"{path} needs its config.json next to it: its {n_embd} features are not a multiple of 64, so the number of"
+            " heads is unknown"
         )
-    return GPTConfig(
-        vocab_size=vocab_size,
-        n_positions=positions[0],
-        n_embd=n_embd,
-        n_layer=max(blocks) + 1,
-        n_head=n_embd // 64,
-        dropout=_DEFAULT_DROPOUT,
-    )
+    settings = {"n_layer": max(blocks) + 1, "n_head": n_embd // 64, "n_positions": positions[0], "n_embd": n_embd}
+    return config_from_huggingface({"model_type": "gpt2", "vocab_size": vocab_size, **settings}, path)

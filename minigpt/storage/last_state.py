@@ -12,7 +12,7 @@ from minigpt.bounded_reading import parse_json
 from minigpt.errors import CheckpointError
 from minigpt.storage.folder import Content
 from minigpt.storage.json_record import check_entry, mapping
-from minigpt.storage.tensors import FileTensors, TensorFile, save_tensors, whole
+from minigpt.storage.tensors import TensorFile, save_tensors, whole
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def load_state(path: Path) -> LastState:
 
     Raises: CheckpointError if the file is missing or damaged.
     """
-    tensors = FileTensors(path, _remedy(path))
+    tensors = TensorFile(path, _remedy(path))
     return LastState(tensors, _progress_in(tensors.metadata, path), path)
 
 
@@ -67,10 +67,7 @@ def _remedy(path: Path) -> str:
 
 
 def _progress_in(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
-    """The progress of a state, which has at least a step.
-
-    Raises: CheckpointError if it is damaged.
-    """
+    """The progress of a state, which has at least a step."""
     try:
         progress = parse_json(metadata.get("progress", "null"))
     except ValueError as error:

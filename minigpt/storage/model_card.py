@@ -6,7 +6,7 @@ It states only what is known: no license and no language. It never shows a path 
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from minigpt.bounded_reading import read_regular
@@ -20,13 +20,61 @@ CARD = "README.md"
 # The metadata that the hub reads. Source: https://huggingface.co/docs/hub/model-cards
 _FRONT_MATTER = """\
 ---
-library_name: transformers
+library_name: {}
 pipeline_tag: text-generation
 tags:
 - minigpt
 - gpt2
 ---"""
-_ADAPTER_FRONT_MATTER = _FRONT_MATTER.replace("library_name: transformers", "library_name: peft")
+_USE = """\
+With minigpt, transformers and llama.cpp. Run the commands in this folder, which they call `.`; elsewhere, give its \
+path. transformers also accepts the model's name on the hub:
+
+```sh
+minigpt generate "Once upon a time" --model .
+```
+
+```python
+from transformers import pipeline
+
+print(pipeline("text-generation", ".")("Once upon a time", max_new_tokens=100))
+```
+
+```sh
+minigpt export . --to gguf --output model.gguf
+llama-completion -m model.gguf -p "Once upon a time" -n 100
+```"""
+_USE_ADAPTER = """\
+The adapter needs its base model, {}. With minigpt and with peft, in this folder, which the commands call `.`:
+
+```sh
+minigpt generate "Once upon a time" --model .
+```
+
+```python
+from peft import AutoPeftModelForCausalLM
+from transformers import AutoTokenizer, pipeline
+
+model, tokenizer = AutoPeftModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")
+print(pipeline("text-generation", model, tokenizer=tokenizer)("Once upon a time", max_new_tokens=100))
+```
+
+As one model without a base, from which `minigpt export` writes other formats:
+
+```sh
+minigpt merge . --name merged
+```"""
+_SETTINGS = {
+    "sequences per step": "batch_size",
+    "tokens per sequence": "context_length",
+    "optimizer": "optimizer",
+    "learning rate": "learning_rate",
+    "schedule": "schedule",
+    "weight decay": "weight_decay",
+    "token noise": "token_noise",
+    "BPE-dropout": "bpe_dropout",
+    "seed": "seed",
+}
 _MARK = "<!-- minigpt rewrites this page unless it was edited: {} -->\n"
 _MAX_NAMES = 10
 _NOT_UPLOADED = ("last/*", "teacher/*", "training.json", "*.jsonl", "*.html", ".lock*", "tensorboard/*", "wandb/*")
@@ -64,35 +112,42 @@ def model_card(
     repository that it was imported from, and `notes` what the import changed.
     """
     known = record or RunRecord()
+    base = known.adapter_base
+    shape = {
+        "blocks": f"{config.n_layer:,}",
+        "attention heads per block": f"{config.n_head:,}",
+        "width": f"{config.n_embd:,}",
+        "context length": f"{config.n_positions:,} tokens",
+        "vocabulary size": f"{config.vocab_size:,} tokens",
+    }
+    if tokenizer := tokenizer or known.tokenizer:
+        shape["tokenizer"] = _code(tokenizer)
     sections = [
-        _ADAPTER_FRONT_MATTER if known.adapter_base else _FRONT_MATTER,
+        _FRONT_MATTER.format("peft" if base else "transformers"),
         f"# {_plain(name)}",
         _introduction(config, record, origin, notes),
         *_data(known),
         "## Shape",
-        _table(_shape(config, tokenizer or known.tokenizer)),
+        _table(shape),
         *_training(known),
         *([] if record is None else _results(record, config)),
-        *(_use_adapter(known.adapter_base.name) if known.adapter_base else _use()),
-        *_limits(config, known),
+        "## Use",
+        _USE_ADAPTER.format(_code(_public_name(base.name))) if base else _USE,
+        "## Limits",
+        _limits(config, known),
         "## Share it",
-        *_share(name, known),
     ]
-    return _marked("\n\n".join(sections) + "\n\n")
-
-
-def _share(name: str, record: RunRecord) -> Iterator[str]:
-    base = record.adapter_base
     if base and _is_path(base.name):
-        yield (
+        sections.append(
             f"{_code(ADAPTER_CONFIG)} names the base model by its path on your machine. Before you upload the adapter, "
             "replace that path by the base model's name on the hub."
         )
-    yield (
+    sections += [
         f"The folder is a complete {'adapter' if base else 'model'} for the hub. This command does not upload files "
-        "that are needed only to resume training, or that contain paths of your machine:"
-    )
-    yield f"```sh\n{upload_command(name, '.')}\n```"
+        "that are needed only to resume training, or that contain paths of your machine:",
+        f"```sh\n{upload_command(name, '.')}\n```",
+    ]
+    return _marked("\n\n".join(sections) + "\n\n")
 
 
 def upload_command(name: str, path: str) -> str:
@@ -125,62 +180,37 @@ def _introduction(config: GPTConfig, record: RunRecord | None, origin: str | Non
     return f"{what}, {start} with minigpt{version}{text}."
 
 
-def _data(record: RunRecord) -> Iterator[str]:
+def _data(record: RunRecord) -> list[str]:
     """The names of the files, without their folders, and the sizes."""
-    sources, corpus = record.sources, record.corpus
-    if not sources and corpus is None:
-        return
-    yield "## Training data"
-    rows = [("files", _names(sources))] if sources else []
+    rows, corpus = {}, record.corpus
+    if record.sources:
+        rows["files"] = _names(record.sources)
     if corpus is not None:
-        rows.append(("training text", f"{corpus.train_bytes:,} bytes, {corpus.train_tokens:,} tokens"))
+        rows["training text"] = f"{corpus.train_bytes:,} bytes, {corpus.train_tokens:,} tokens"
         if corpus.validation_bytes is not None and corpus.validation_tokens is not None:
-            rows.append(("validation text", f"{corpus.validation_bytes:,} bytes, {corpus.validation_tokens:,} tokens"))
+            rows["validation text"] = f"{corpus.validation_bytes:,} bytes, {corpus.validation_tokens:,} tokens"
         if corpus.fingerprint:
-            rows.append(("SHA-256 of text, tokenizer and split", _code(corpus.fingerprint)))
-    yield _table(rows)
+            rows["SHA-256 of text, tokenizer and split"] = _code(corpus.fingerprint)
+    return ["## Training data", _table(rows)] if rows else []
 
 
-def _shape(config: GPTConfig, tokenizer: str | None) -> list[tuple[str, str]]:
-    return [
-        ("blocks", f"{config.n_layer:,}"),
-        ("attention heads per block", f"{config.n_head:,}"),
-        ("width", f"{config.n_embd:,}"),
-        ("context length", f"{config.n_positions:,} tokens"),
-        ("vocabulary size", f"{config.vocab_size:,} tokens"),
-        *([("tokenizer", _code(tokenizer))] if tokenizer else []),
-    ]
-
-
-def _training(record: RunRecord) -> Iterator[str]:
+def _training(record: RunRecord) -> list[str]:
     settings, result = record.training, record.result
     if settings is None:
-        return
-    yield "## Training"
-    rows = []
-    if result is not None:
+        return []
+    rows = {}
+    if result is not None and result.step is not None:
         stopped = {"early stop": ", stopped early", "diverged": ", diverged"}.get(result.reason or "", "")
-        if result.step is not None:
-            best = "" if result.best_step is None else f"; the weights are those of step {result.best_step:,}"
-            rows.append(("steps", f"{result.step:,}{stopped}{best}"))
-        if result.seconds is not None:
-            rows.append(("time", f"{result.seconds:,.0f} s on {record.device or 'an unknown device'}"))
-    for label, key in (
-        ("sequences per step", "batch_size"),
-        ("tokens per sequence", "context_length"),
-        ("optimizer", "optimizer"),
-        ("learning rate", "learning_rate"),
-        ("schedule", "schedule"),
-        ("weight decay", "weight_decay"),
-        ("token noise", "token_noise"),
-        ("BPE-dropout", "bpe_dropout"),
-        ("seed", "seed"),
-    ):
+        best = "" if result.best_step is None else f"; the weights are those of step {result.best_step:,}"
+        rows["steps"] = f"{result.step:,}{stopped}{best}"
+    if result is not None and result.seconds is not None:
+        rows["time"] = f"{result.seconds:,.0f} s on {record.device or 'an unknown device'}"
+    for label, key in _SETTINGS.items():
         if (value := getattr(settings, key)) is not None:
-            rows.append((label, str(value)))
+            rows[label] = str(value)
     if record.torch:
-        rows.append(("PyTorch", record.torch))
-    yield _table(rows)
+        rows["PyTorch"] = record.torch
+    return ["## Training", _table(rows)]
 
 
 def _results(record: RunRecord, config: GPTConfig) -> Iterator[str]:
@@ -196,10 +226,10 @@ def _results(record: RunRecord, config: GPTConfig) -> Iterator[str]:
     if loss is None:
         yield "There was no validation text, so nothing was measured."
         return
-    rows = [("validation loss", f"{loss:.4f} nats per token"), ("perplexity", f"{math.exp(min(loss, 700)):,.2f}")]
+    rows = {"validation loss": f"{loss:.4f} nats per token", "perplexity": f"{math.exp(min(loss, 700)):,.2f}"}
     scored_text = record.training.scored_text if record.training else ""
     if per_byte is not None:
-        rows.append(("bits per byte", f"{per_byte:.4f} {scored_text}".rstrip()))
+        rows["bits per byte"] = f"{per_byte:.4f} {scored_text}".rstrip()
     yield _table(rows)
     context = (record.training and record.training.context_length) or config.n_positions
     whole = record.corpus.validation_tokens if record.corpus else None
@@ -215,39 +245,6 @@ def _results(record: RunRecord, config: GPTConfig) -> Iterator[str]:
     )
 
 
-def _use() -> Iterator[str]:
-    yield "## Use"
-    yield (
-        "With minigpt, transformers and llama.cpp. Run the commands in this folder, which they call `.`; elsewhere, "
-        "give its path. transformers also accepts the model's name on the hub:"
-    )
-    yield '```sh\nminigpt generate "Once upon a time" --model .\n```'
-    yield (
-        "```python\nfrom transformers import pipeline\n\n"
-        'print(pipeline("text-generation", ".")("Once upon a time", max_new_tokens=100))\n```'
-    )
-    yield (
-        "```sh\nminigpt export . --to gguf --output model.gguf\n"
-        'llama-completion -m model.gguf -p "Once upon a time" -n 100\n```'
-    )
-
-
-def _use_adapter(base: str) -> Iterator[str]:
-    yield "## Use"
-    yield (
-        f"The adapter needs its base model, {_code(_public_name(base))}. With minigpt and with peft, in this folder, "
-        "which the commands call `.`:"
-    )
-    yield '```sh\nminigpt generate "Once upon a time" --model .\n```'
-    yield (
-        "```python\nfrom peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer, pipeline\n\n"
-        'model, tokenizer = AutoPeftModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")\n'
-        'print(pipeline("text-generation", model, tokenizer=tokenizer)("Once upon a time", max_new_tokens=100))\n```'
-    )
-    yield "As one model without a base, from which `minigpt export` writes other formats:"
-    yield "```sh\nminigpt merge . --name merged\n```"
-
-
 def _public_name(base: str) -> str:
     """The name of a base model on the hub, or the last part of its path: the rest may be private."""
     return last_part(base) if _is_path(base) else base
@@ -258,19 +255,18 @@ def _is_path(base: str) -> bool:
     return PurePosixPath(base).is_absolute() or PureWindowsPath(base).is_absolute()
 
 
-def _limits(config: GPTConfig, record: RunRecord) -> Iterator[str]:
-    yield "## Limits"
+def _limits(config: GPTConfig, record: RunRecord) -> str:
     n_bytes = record.corpus.train_bytes if record.corpus else None
     size = f" It was trained on {n_bytes:,} bytes of text and nothing else." if n_bytes and not record.base else ""
-    yield (
+    return (
         "It continues texts in the style of its training text. It does not follow instructions. Its output may be "
         f"false, offensive, or copied from the training text.{size} Its context is at most {config.n_positions:,} "
         "tokens. The licenses of the training text and of the model are not recorded."
     )
 
 
-def _table(rows: Sequence[tuple[str, str]]) -> str:
-    return "\n".join(["| | |", "|---|---|", *(f"| {label} | {value} |" for label, value in rows)])
+def _table(rows: Mapping[str, str]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {label} | {value} |" for label, value in rows.items())])
 
 
 def _names(sources: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from minigpt.storage.names import (
     WEIGHTS,
 )
 from minigpt.storage.run_lock import RunLock
-from minigpt.tokenizer.library_files import CONVERTED
+from minigpt.tokenizer.library_files import TOKENIZER_FILES
 
 _OWN = {  # what minigpt writes into the folder of a run
     *(
@@ -38,9 +38,8 @@ _OWN = {  # what minigpt writes into the folder of a run
         "report.html",
         "loss.png",
     ),
-    *(".lock", ".lock.json", "tensorboard", "wandb"),
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt"),
-    *CONVERTED,
+    *(".lock", ".lock.json", ".lock.owner", "tensorboard", "wandb"),
+    *TOKENIZER_FILES,
 }
 
 

@@ -9,13 +9,12 @@
         last/state.safetensors                weights, optimizer and progress of the last save, in one file
         last/before_cooldown.safetensors      the same, from the start of the cool-down
         teacher/                              the run of the teacher, the same files; without last/ once it is trained
-        .lock, .lock.json                     the lock of the process that trains here, and its id
+        .lock, .lock.json, .lock.owner        the lock of the process that trains here, and its id
 
 A state is one file because one rename replaces a whole file: whenever a run is killed, the file is either the old state
 or the new one.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,19 +49,9 @@ from minigpt.storage.run_record import FORMAT, RunRecord
 from minigpt.storage.tensors import TensorFile, whole
 from minigpt.tokenizer.tokenizer import Tokenizer
 
-_SAFETENSORS, _JSON = re.compile(rb"(?s).{8}\{"), re.compile(rb"\{")
-_STARTS = {  # the files that a run replaces, and how each begins
-    WEIGHTS: _SAFETENSORS,
-    ADAPTER_WEIGHTS: _SAFETENSORS,
-    "state.safetensors": _SAFETENSORS,
-    "before_cooldown.safetensors": _SAFETENSORS,
-    CONFIG: _JSON,
-    TRAINING: _JSON,
-    "log.jsonl": _JSON,
-    ".lock.json": _JSON,
-    CARD: re.compile(rb"---\n"),
-    "loss.png": re.compile(rb"\x89PNG"),
-    "report.html": re.compile(rb"(?i)<!doctype html"),
+_REPLACED = {  # the files that a run replaces
+    *(WEIGHTS, ADAPTER_WEIGHTS, "state.safetensors", "before_cooldown.safetensors", CONFIG, TRAINING, "log.jsonl"),
+    *(".lock.json", CARD, "loss.png", "report.html"),
 }
 
 
@@ -150,9 +139,9 @@ class Run:
 
     def _remove_temporary_files(self) -> None:
         folder = self._open_folder()
-        folder.remove_temporary_files(_STARTS)
+        folder.remove_temporary_files(_REPLACED)
         if folder.has(self.last_path.parent.name):
-            folder.subfolder(self.last_path.parent.name).remove_temporary_files(_STARTS)
+            folder.subfolder(self.last_path.parent.name).remove_temporary_files(_REPLACED)
 
     @property
     def is_in_place(self) -> bool:

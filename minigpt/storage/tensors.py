@@ -1,11 +1,10 @@
 """Writing safetensors files with a checksum of each tensor, and reading or memory-mapping their tensors one by one."""
 
 import json
-import mmap
 import os
-import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
 
@@ -99,15 +98,95 @@ def _header_checksum(metadata: Mapping[str, str], entries: Mapping[str, Any]) ->
     return _checksum(json.dumps([dict(metadata), dict(entries)], sort_keys=True).encode())
 
 
+class LazyTensor(NamedTuple):
+    """A tensor that is read when it is requested: its shape, and how it is read and memory-mapped.
+
+    `read` takes whether it may lie in memory that the next such read overwrites; `map` gives None if the file does not
+    hold exactly this tensor in the dtype.
+    """
+
+    shape: tuple[int, ...]
+    read: Callable[[bool], Tensor]
+    map: Callable[[torch.dtype], Tensor | None] = lambda _: None
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Self:
+        """A tensor in memory; every read gives a copy."""
+        return cls(tuple(tensor.shape), lambda _: tensor.clone(memory_format=torch.contiguous_format))
+
+    @classmethod
+    def shaped(cls, read: Callable[[bool], Tensor], shape: tuple[int, ...], *, transposed: bool = False) -> Self:
+        """What `read` gives in this shape, or the transpose of that."""
+
+        def reshaped(reuse_buffer: bool) -> Tensor:
+            tensor = read(reuse_buffer).reshape(shape)
+            return tensor.t() if transposed else tensor
+
+        return cls(shape[::-1] if transposed else shape, reshaped)
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> "LazyTensor":
+        """What `change` makes of this tensor, in the same shape."""
+        return LazyTensor(self.shape, lambda reuse_buffer: change(self.read(reuse_buffer)))
+
+
+class TensorSource:
+    """Named tensors that are read one by one: from one file, from several, or converted from another format.
+
+    `path` names the source in errors, `metadata` are the texts that a safetensors file has beside its tensors.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        tensors: Mapping[str, LazyTensor],
+        close: Callable[[], None],
+        metadata: Mapping[str, str] = {},
+    ) -> None:
+        self.path, self.tensors, self.close, self.metadata = path, tensors, close, metadata
+
+    def replace(self, tensors: Mapping[str, LazyTensor]) -> "TensorSource":
+        """The same source with other tensors."""
+        return TensorSource(self.path, tensors, self.close, self.metadata)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor's name and shape."""
+        return {name: tensor.shape for name, tensor in self.tensors.items()}
+
+    def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
+        """One tensor on the CPU; with `reuse_buffer` in memory that the next such read may overwrite.
+
+        Raises: CheckpointError if it is damaged or cannot be read; KeyError for an unknown name.
+        """
+        return self.tensors[name].read(reuse_buffer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class _Entry(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
     start: int
     end: int
 
+    def read(self, file: ByteFile, reuse_buffer: bool) -> Tensor:
+        content = file.read(self.start, self.end - self.start, reuse_buffer=reuse_buffer)
+        return content.view(self.dtype).reshape(self.shape)
 
-class TensorFile:
-    """An open safetensors file: the header is read at once, each tensor when it is requested.
+    def map(self, file: ByteFile, dtype: torch.dtype) -> Tensor | None:
+        """The tensor as a memory map; None on Windows, or if it has another dtype, or is unaligned or empty."""
+        if not _MAPS_FILES or self.dtype != dtype or self.start % dtype.itemsize or self.start == self.end:
+            return None
+        count = (self.end - self.start) // dtype.itemsize
+        return torch.frombuffer(file.map(), dtype=dtype, count=count, offset=self.start).reshape(self.shape)
+
+
+class TensorFile(TensorSource, Mapping[str, Tensor]):
+    """An open safetensors file: the header is read at once, each tensor when it is requested; as an item also checked.
 
     If another file replaces it on disk, this object and its mapped tensors still see the file that was opened.
     `remedy` is what an error about a wrong checksum advises.
@@ -117,13 +196,13 @@ class TensorFile:
 
     def __init__(self, path: Path, remedy: str = _COPY_AGAIN) -> None:
         self.path, self.remedy = path, remedy
-        self._mapped: mmap.mmap | None = None
         self._file = ByteFile(path)
-        try:
-            self._read_header()
-        except BaseException:
-            self._file.close()
-            raise
+        self._read_header()
+        tensors = {
+            name: LazyTensor(entry.shape, partial(entry.read, self._file), partial(entry.map, self._file))
+            for name, entry in self._entries.items()
+        }
+        super().__init__(path, tensors, self._file.close, self.metadata)
 
     def _read_header(self) -> None:
         start = self._file.take(8)
@@ -153,10 +232,7 @@ class TensorFile:
         self._entries = {name: self._entry(name, 8 + length, fields) for name, fields in header.items()}
 
     def _read_checksums(self, text: str | None, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """The checksums of the file; empty if it has none, as one of another program.
-
-        Raises: CheckpointError if that of the header is wrong.
-        """
+        """The checksums of the file; empty if it has none, as one of another program."""
         if text is None:
             return {}
         try:
@@ -184,23 +260,20 @@ class TensorFile:
         return _Entry(_DTYPES[fields["dtype"]], tuple(fields["shape"]), data_start + start, data_start + end)
 
     @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor's name and shape."""
-        return {name: entry.shape for name, entry in self._entries.items()}
-
-    @property
     def specs(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """Every tensor's name, dtype and shape."""
         return {name: (entry.dtype, entry.shape) for name, entry in self._entries.items()}
 
-    def read(self, name: str, *, reuse_buffer: bool = False) -> Tensor:
-        """One tensor on the CPU; with `reuse_buffer` in memory that the next such read overwrites.
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self.read(name)
+        self.check(name, tensor)
+        return tensor
 
-        Raises: CheckpointError if the file was truncated or cannot be read; KeyError for an unknown name.
-        """
-        entry = self._entries[name]
-        content = self._file.read(entry.start, entry.end - entry.start, reuse_buffer=reuse_buffer)
-        return content.view(entry.dtype).reshape(entry.shape)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def check(self, name: str, tensor: Tensor) -> None:
         """Raises CheckpointError if a tensor that was read is not the one that was saved, as its checksum says."""
@@ -219,64 +292,11 @@ class TensorFile:
             self.check(name, self.read(name, reuse_buffer=True))
         return len(self._checksums)
 
-    def map(self, name: str, dtype: torch.dtype) -> Tensor | None:
-        """One tensor as a memory map; None on Windows, or if the file stores it in another dtype, unaligned, or empty.
-
-        Writing to it changes only this process's copy.
-        Raises: CheckpointError if the file cannot be mapped; KeyError for an unknown name.
-        """
-        entry = self._entries[name]
-        if not _MAPS_FILES or entry.dtype != dtype or entry.start % dtype.itemsize or entry.start == entry.end:
-            return None
-        if self._mapped is None:
-            self._mapped = self._file.map(max(entry.end for entry in self._entries.values()))
-        count = (entry.end - entry.start) // dtype.itemsize
-        return torch.frombuffer(self._mapped, dtype=dtype, count=count, offset=entry.start).reshape(entry.shape)
-
-    def close(self) -> None:
-        """Closes the file; mapped tensors stay valid."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class FileTensors(Mapping[str, Tensor]):
-    """The tensors of a safetensors file, each read from it and checked when it is requested; `metadata` is the file's.
-
-    The file is closed with the last reference to this object.
-    Raises: CheckpointError, as `TensorFile`.
-    """
-
-    def __init__(self, path: Path, remedy: str = _COPY_AGAIN) -> None:
-        self._file = TensorFile(path, remedy)
-        self.metadata = self._file.metadata
-        weakref.finalize(self, self._file.close)
-
-    @property
-    def specs(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """The dtype and the shape of each tensor, from the header."""
-        return self._file.specs
-
-    def __getitem__(self, name: str) -> Tensor:
-        tensor = self._file.read(name)
-        self._file.check(name, tensor)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.specs)
-
-    def __len__(self) -> int:
-        return len(self.specs)
-
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Every tensor of a safetensors file, and its metadata.
 
     Raises: CheckpointError, as `TensorFile`.
     """
-    tensors = FileTensors(path)
-    return dict(tensors), tensors.metadata
+    with TensorFile(path) as file:
+        return dict(file), dict(file.metadata)

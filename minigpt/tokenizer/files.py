@@ -167,10 +167,7 @@ def _hash_of(path: Path) -> str:
 
 
 def _combine(parsed: ParsedTokenizer, config: TokenizerConfig, end_of_text: str | None) -> Vocabulary:
-    """The vocabulary of a tokenizer and its config files.
-
-    Raises: TokenizerError if they contradict each other, or name no end-of-text token that has an id.
-    """
+    """The vocabulary of a tokenizer and its config files."""
     tokens: dict[str, AddedToken] = {}
     for token in (*parsed.added, *config.literal_tokens):
         known = tokens.setdefault(token.content, token)
@@ -206,17 +203,21 @@ def build_vocabulary(
     *,
     special: Mapping[str, int],
     end_of_text: str,
-    added: Mapping[str, int],
-    by_character: bool,
-    ignores_merges: bool,
-    roles: Mapping[str, str],
+    added: Mapping[str, int] | None = None,
+    by_character: bool = False,
+    ignores_merges: bool | None = None,
+    roles: Mapping[str, str] | None = None,
     prefix: Sequence[int] = (),
 ) -> Vocabulary:
-    """The vocabulary with these tokens and merges in GPT-2's byte alphabet; names that are also `special` or `added`
-    count as those.
+    """The vocabulary with these tokens and merges in GPT-2's byte alphabet, as in a vocab.json.
 
+    `special` and `added` tokens, written literally, may be in `vocab` as well; `added` tokens are found in a text
+    before it is split into pre-tokens. `by_character` splits a text into characters instead, and by default ignores
+    merges. `roles` are the special tokens by role, such as `pad_token`; by default all are the end-of-text token.
+    `prefix` are the ids of those that begin every prompt.
     Raises: TokenizerError or OtherRulesError if the parts contradict each other, or encode a text differently here.
     """
+    added, ignores_merges = added or {}, by_character if ignores_merges is None else ignores_merges
     known = {}  # decoded once: most tokens are part of several merges
     for name in vocab:
         if name not in special and (name not in added or name == bytes_to_unicode(name.encode())):
@@ -228,8 +229,8 @@ def build_vocabulary(
         end_of_text=end_of_text,
         added=added,
         by_character=by_character,
-        roles=roles,
-        prefix=prefix,
+        roles=roles or {},
+        prefix=tuple(prefix),
     )
     reachable, longer = vocabulary.reachable_tokens, [token for token in vocabulary.tokens if len(token) > 1]
     if by_character:

@@ -171,10 +171,7 @@ def parse_added_token(content: str, id: int, options: Mapping[str, Any]) -> Adde
 
 
 def _splits_by_character(split: Mapping[str, Any] | None, is_gpt2_tokenizer: bool) -> bool:
-    """Whether a text is split into characters; if not, it is split into GPT-2's pre-tokens.
-
-    Raises: OtherRulesError for any other split.
-    """
+    """Whether a text is split into characters; if not, it is split into GPT-2's pre-tokens."""
     if split is None:
         raise OtherRulesError("its split of the text (pre_tokenizer) must be GPT-2's")
     steps = list(flat_steps(split, "pretokenizers"))

@@ -22,6 +22,8 @@ class IdsOnly:
     prefix = ()
     by_character = False
     kind = "none"
+    is_lossless = False
+    drops_first_space = True
     added: ClassVar[dict[str, int]] = {}
     roles: ClassVar[dict[str, str]] = {}
     end_of_text = start_of_text = END_OF_TEXT
@@ -46,21 +48,15 @@ class IdsOnly:
         """A text that two of these share only if they read numbers as the same ids."""
         return f"none:{self.size}:{self.end_id}"
 
-    @cached_property
-    def coder(self) -> "IdsOnlyCoder":
+    @property
+    def coder(self) -> "IdsOnly":
         """What reads ids."""
-        return IdsOnlyCoder(self)
+        return self
 
-
-class IdsOnlyCoder:
-    """Reads ids from a text. `tokens` has every id in decimal after a space."""
-
-    is_lossless = False
-    drops_first_space = True
-
-    def __init__(self, vocabulary: IdsOnly) -> None:
-        self._size, self._end = vocabulary.size, vocabulary.end_id
-        self.tokens: list[bytes | None] = [f" {id}".encode() for id in range(vocabulary.size)]
+    @cached_property
+    def tokens(self) -> list[bytes | None]:
+        """Every id in decimal after a space."""
+        return [f" {id}".encode() for id in range(self.size)]
 
     def encode(self, text: str) -> list[int]:
         """The ids in a text.
@@ -69,10 +65,10 @@ class IdsOnlyCoder:
         """
         ids = []
         for word in text.split():
-            if not (word.isascii() and word.isdigit() and len(word) < 10 and int(word) < self._size):
+            if not (word.isascii() and word.isdigit() and len(word) < 10 and int(word) < self.size):
                 shown = word if len(word) <= 20 else f"{word[:20]}…"
                 raise TokenizerError(
-                    f"this model has no tokenizer, so its text must be token ids from 0 to {self._size - 1} with spaces"
+                    f"this model has no tokenizer, so its text must be token ids from 0 to {self.size - 1} with spaces"
                     f" between them, such as '15 7 201', not {shown!r}"
                 )
             ids.append(int(word))
@@ -88,12 +84,14 @@ class IdsOnlyCoder:
         ids: list[int] = []
         for index, part in enumerate(text.split(END_OF_TEXT)):
             encoded = self.encode(part)
-            if self._end in encoded:  # the document's end would be where no file says it, so names and counts are wrong
+            if (
+                self.end_id in encoded
+            ):  # the document's end would be where no file says it, so names and counts are wrong
                 raise TokenizerError(
-                    f"this model has no tokenizer and its id {self._end} ends a text, so a text must not contain "
-                    f"{self._end}; write {END_OF_TEXT} between texts instead"
+                    f"this model has no tokenizer and its id {self.end_id} ends a text, so a text must not contain "
+                    f"{self.end_id}; write {END_OF_TEXT} between texts instead"
                 )
-            ids += [self._end] * (index > 0) + encoded
+            ids += [self.end_id] * (index > 0) + encoded
         return np.array(ids, dtype=np.uint32)
 
     def losses(self) -> list[str]:

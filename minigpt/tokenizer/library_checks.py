@@ -4,12 +4,15 @@ The library trusts its files: a regular expression may take forever, a replaceme
 table of characters ends the process. Whatever is not known to be harmless is refused by name.
 """
 
+import base64
+import binascii
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from minigpt.errors import TokenizerError
-from minigpt.tokenizer.charsmap import check_charsmap
 from minigpt.tokenizer.huggingface_json import flat_steps
 from minigpt.tokenizer.vocabulary import MAX_IDS, check_added_size
 
@@ -122,10 +125,7 @@ def _check_prefix(text: str) -> None:
 
 
 def _pattern_length(step: Mapping[str, Any]) -> int:
-    """The fewest characters that a pattern matches.
-
-    Raises: TokenizerError for an empty pattern, and for a regular expression that may take long.
-    """
+    """The fewest characters that a pattern matches."""
     pattern = step["pattern"]
     if "String" in pattern:
         if not pattern["String"]:
@@ -137,3 +137,44 @@ def _pattern_length(step: Mapping[str, Any]) -> int:
             f"its regular expression {regex[:80]!r} is not one that minigpt knows, and could take forever on a text"
         )
     return 1
+
+
+_MAX_REPLACEMENT = 64  # bytes; the longest of Unicode's NFKC has 33
+_DAMAGED = "its precompiled_charsmap is damaged"
+
+
+def check_charsmap(encoded: str | None) -> float:
+    """How many characters the table can make of one, at most.
+
+    Raises: TokenizerError if it is damaged.
+    """
+    if not encoded:
+        return 1.0
+    try:
+        content = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise TokenizerError(_DAMAGED) from error
+    size = int.from_bytes(content[:4], "little")
+    units, texts = content[4 : 4 + size], content[4 + size :]
+    # Children are found by an exclusive or with a byte, so that whole blocks of 256 units stay in the array.
+    if len(content) < 4 or len(units) != size or size % 1024 or not size:
+        raise TokenizerError(_DAMAGED)
+    try:
+        texts.decode()
+    except UnicodeDecodeError as error:
+        raise TokenizerError(_DAMAGED) from error
+    array = np.frombuffer(units, "<u4").astype(np.int64)
+    children = np.arange(len(array)) ^ ((array >> 10) << ((array & (1 << 9)) >> 6))
+    nodes = array < 1 << 31
+    if (children[nodes] >= len(array)).any():
+        raise TokenizerError(_DAMAGED)
+    values = array[children[nodes & ((array >> 8) & 1 == 1)]] & (2**31 - 1)
+    characters = np.frombuffer(texts, np.uint8)
+    if (values > len(characters)).any():
+        raise TokenizerError(_DAMAGED)
+    if ((np.append(characters, 0)[values] & 0xC0) == 0x80).any():  # within a character
+        raise TokenizerError(_DAMAGED)
+    longest = max(map(len, texts.split(b"\0")))
+    if longest > _MAX_REPLACEMENT:
+        raise TokenizerError(f"its precompiled_charsmap must not replace a character by {longest} bytes")
+    return max(1.0, float(longest))

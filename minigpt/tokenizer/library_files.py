@@ -7,7 +7,7 @@ from typing import Any
 
 from minigpt.bounded_reading import read_json_unicode, read_regular
 from minigpt.errors import TokenizerError
-from minigpt.tokenizer import sentencepiece_file, wordpiece_file
+from minigpt.tokenizer import sentencepiece_file
 from minigpt.tokenizer.config_files import CONFIG, PATHS, TokenizerConfig, as_tokenizer_error
 from minigpt.tokenizer.huggingface_json import around_text, parse_prefix
 from minigpt.tokenizer.library import LibraryVocabulary, model_ids, unknown_token
@@ -17,6 +17,11 @@ FILE = "tokenizer.json"
 WORDPIECE = "vocab.txt"
 SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 CONVERTED = (WORDPIECE, *SENTENCEPIECE)
+# Every file of a tokenizer that a model's folder may have.
+TOKENIZER_FILES = (
+    *(FILE, CONFIG, "chat_template.jinja", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
+    *CONVERTED,
+)
 
 # The classes of transformers whose ids these files give; other classes change a text before or after.
 _ANY_CLASS = (None, "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "GPT2Tokenizer")
@@ -60,7 +65,7 @@ def read_converted(path: Path, config: TokenizerConfig, end_of_text: str | None)
                 " next to it: transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
             )
         if path.name == WORDPIECE:
-            content = wordpiece_file.to_tokenizer_json(file.decode(), {**config.options, **config.roles})
+            content = _wordpiece_json(file.decode(), {**config.options, **config.roles})
         else:
             model = sentencepiece_file.read_sentencepiece(file)
             if class_name == "LlamaTokenizer":
@@ -129,7 +134,7 @@ def _as_opened(content: dict[str, Any], config: TokenizerConfig) -> dict[str, An
             "handle_chinese_chars": config.options.get("tokenize_chinese_chars", True),
         }
     if class_name in _WORDPIECE_CLASSES and not content.get("post_processor"):
-        content["post_processor"] = wordpiece_file.bert_around_text(content["model"]["vocab"], config.roles)
+        content["post_processor"] = _bert_around_text(content["model"]["vocab"], config.roles)
     if class_name == "GPT2Tokenizer" and split and split["type"] == "ByteLevel":
         content["pre_tokenizer"] = {**split, "add_prefix_space": bool(config.options.get("add_prefix_space"))}
     if "type" not in content["model"] and "merges" in content["model"]:  # the oldest files have no type
@@ -149,8 +154,6 @@ def _combine(
     """The tokenizer with these rules and the special and added tokens that the config files name.
 
     `from_json` if the rules are those of a tokenizer.json, which also says what is put before a text.
-
-    Raises: TokenizerError if they contradict each other, or no token ends a text.
     """
     ids = model_ids(content["model"])
     added = {token["content"]: token for token in content.get("added_tokens") or ()}
@@ -218,3 +221,56 @@ def _added_token(name: str, id: int, options: Mapping[str, Any]) -> dict[str, An
 
 def _first(names: list[str | None], known: set[str]) -> str | None:
     return next((name for name in names if name in known), None)
+
+
+_ROLES = {
+    "unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"
+}  # fmt: skip
+
+
+def _wordpiece_json(lines: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of the tokenizer.json with the rules of BertTokenizer: `lines` has a token per line, and `config`
+    the entries of tokenizer_config.json.
+
+    Raises: TokenizerError if it has no unknown token.
+    """
+    tokens = lines.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    vocab = {token: id for id, token in enumerate(tokens)}
+    names = {role: config.get(role) or usual for role, usual in _ROLES.items()}
+    if names["unk_token"] not in vocab:
+        raise TokenizerError(f"it must have a line for its unknown token {names['unk_token']!r}")
+    literal = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    special = {name: vocab[name] for name in names.values() if name in vocab}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": id, "content": name, **literal} for name, id in sorted(special.items(), key=lambda item: item[1])
+        ],
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
+            "strip_accents": config.get("strip_accents"),
+            "lowercase": config.get("do_lower_case", True),
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": _bert_around_text(vocab, names),
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": names["unk_token"],
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": vocab,
+        },
+    }
+
+
+def _bert_around_text(vocab: Mapping[str, int], roles: Mapping[str, str]) -> dict[str, Any] | None:
+    """BERT's post_processor, if the vocabulary has its tokens; `roles` has the names that are not the usual ones."""
+    start, end = (roles.get(role, _ROLES[role]) for role in ("cls_token", "sep_token"))
+    if start not in vocab or end not in vocab:
+        return None
+    return around_text([vocab[start]], {vocab[start]: start, vocab[end]: end}, [vocab[end]])

@@ -8,10 +8,11 @@ convert_slow_tokenizer.py.
 
 import base64
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from minigpt.bounded_reading import protobuf_fields
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer.huggingface_json import around_text
 from minigpt.tokenizer.vocabulary import MAX_IDS
@@ -19,8 +20,6 @@ from minigpt.tokenizer.vocabulary import MAX_IDS
 _UNIGRAM, _BPE = 1, 2
 _CONTROL, _USER_DEFINED = 3, 4
 _DAMAGED = "it is not a SentencePiece model, or is damaged"
-
-Field = tuple[int, int | bytes]  # the number of a field, and its value
 
 
 class StoredPiece(NamedTuple):
@@ -53,14 +52,16 @@ def read_sentencepiece(content: bytes) -> SentencePieceModel:
     """
     model = SentencePieceModel()
     try:
-        for number, value in _fields(content):
+        for number, value in protobuf_fields(content):
             if number == 1 and isinstance(value, bytes):
                 model.pieces.append(_read_piece(value))
                 if len(model.pieces) > MAX_IDS:
                     raise TokenizerError(f"it must have at most {MAX_IDS} tokens")
             elif number in (2, 3) and isinstance(value, bytes):
                 _read_settings(model, number, value)
-    except (IndexError, UnicodeDecodeError, struct.error) as error:
+    except TokenizerError:  # is a ValueError too
+        raise
+    except (ValueError, struct.error) as error:
         raise TokenizerError(_DAMAGED) from error
     if not model.pieces:
         raise TokenizerError(_DAMAGED)
@@ -71,7 +72,7 @@ def read_sentencepiece(content: bytes) -> SentencePieceModel:
 
 def _read_piece(content: bytes) -> StoredPiece:
     text, score, kind = "", 0.0, 1
-    for number, value in _fields(content):
+    for number, value in protobuf_fields(content):
         if number == 1 and isinstance(value, bytes):
             text = value.decode()
         elif number == 2 and isinstance(value, bytes):
@@ -83,7 +84,7 @@ def _read_piece(content: bytes) -> StoredPiece:
 
 def _read_settings(model: SentencePieceModel, message: int, content: bytes) -> None:
     """Reads the trainer's settings (message 2) or the normalizer's (3)."""
-    for number, value in _fields(content):
+    for number, value in protobuf_fields(content):
         if isinstance(value, bytes):
             if (message, number) == (3, 2):
                 model.charsmap = value
@@ -104,39 +105,6 @@ def _read_settings(model: SentencePieceModel, message: int, content: bytes) -> N
                 model.adds_prefix = bool(value)
             case 3, 4:
                 model.joins_spaces = bool(value)
-
-
-def _fields(content: bytes) -> Iterator[Field]:
-    """The fields of a message: varints as numbers, others as their bytes."""
-    at = 0
-    while at < len(content):
-        tag, at = _varint(content, at)
-        if tag & 7 == 0:
-            value, at = _varint(content, at)
-            yield tag >> 3, value
-            continue
-        if tag & 7 == 2:
-            size, at = _varint(content, at)
-        elif tag & 7 in (1, 5):
-            size = 8 if tag & 7 == 1 else 4
-        else:
-            raise TokenizerError(_DAMAGED)
-        if at + size > len(content):
-            raise TokenizerError(_DAMAGED)
-        yield tag >> 3, content[at : at + size]
-        at += size
-
-
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """A number of 7 bits a byte, and where it ends."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = content[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    raise TokenizerError(_DAMAGED)
 
 
 def as_llama(model: SentencePieceModel, *, legacy: bool = False) -> SentencePieceModel:

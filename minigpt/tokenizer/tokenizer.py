@@ -11,19 +11,19 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import tiktoken
 
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import files
 from minigpt.tokenizer.bpe_training import requested_vocab_size, train_merges
-from minigpt.tokenizer.byte_level import ByteLevelCoder
 from minigpt.tokenizer.config_files import read_end_ids
 from minigpt.tokenizer.library import LibraryCoder, LibraryVocabulary
 from minigpt.tokenizer.utf8 import Transitions, token_transitions
-from minigpt.tokenizer.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, bytes_to_unicode
+from minigpt.tokenizer.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, bytes_to_unicode, replace_surrogates
 
 _GPT2_FINGERPRINT = "e86ab48b58bc9bb314277f28b8d8311c22dd445e1425f59072f7c6a3d520b0c7"
 
@@ -99,39 +99,12 @@ class Tokenizer:
         return cls(Vocabulary.in_order(bytes(range(256)), characters=characters))
 
     @classmethod
-    def from_vocabulary(
-        cls,
-        vocab: Mapping[str, int],
-        merges: Sequence[str | tuple[str, str]],
-        *,
-        special: Mapping[str, int],
-        end_of_text: str,
-        added: Mapping[str, int] | None = None,
-        by_character: bool = False,
-        roles: Mapping[str, str] | None = None,
-        prefix: Sequence[int] = (),
-    ) -> Self:
-        """The tokenizer with these tokens and merges, written in GPT-2's byte alphabet as in a vocab.json.
+    def from_vocabulary(cls, vocab: Mapping[str, int], merges: Sequence[str | Sequence[str]], **parts: Any) -> Self:
+        """The tokenizer with the vocabulary that `files.build_vocabulary` makes of these parts.
 
-        `special` and `added` tokens, written literally, may be in `vocab` as well; `added` tokens are found in a text
-        before it is split into pre-tokens. `by_character` splits a text into characters instead. `roles` are the
-        special tokens by role, such as `pad_token`; by default all are the end-of-text token. `prefix` are the ids of
-        those that begin every prompt.
         Raises: TokenizerError if the ids would differ from those of transformers.
         """
-        return cls(
-            files.build_vocabulary(
-                vocab,
-                merges,
-                special=special,
-                end_of_text=end_of_text,
-                added=added or {},
-                by_character=by_character,
-                ignores_merges=by_character,
-                roles=roles or {},
-                prefix=tuple(prefix),
-            )
-        )
+        return cls(files.build_vocabulary(vocab, merges, **parts))
 
     @classmethod
     def load(cls, directory: str | Path, *, end_of_text: str | None = None) -> Self:
@@ -411,3 +384,59 @@ class StreamDecoder:
     def flush(self) -> str:
         """The rest at the end of the stream: U+FFFD if the last character is incomplete."""
         return self._utf8.decode(b"", final=True)
+
+
+# GPT-2's split into pre-tokens, which no merge crosses: contractions, letters, numbers, other characters, white space.
+# The last white-space character before a pre-token belongs to it. This gives the same split as GPT-2's pattern, except
+# in white space of more than 50,000 characters. It has possessive quantifiers ("++"), and a bound on runs of white
+# space, because `\s+(?!\S)` overflows the regex engine's stack on long ones.
+# Source: openai/gpt-2, src/encoder.py; the possessive form is tiktoken's.
+_GPT2_SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s{0,50000}\s(?=\s)|\s"
+_CHARACTERS = r"[\s\S]"
+
+
+class ByteLevelCoder:
+    """Encodes text with tiktoken. `tokens` has the bytes of every token by id, None for an unused id."""
+
+    is_lossless = True
+    drops_first_space = False
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        named = {**vocabulary.special, **vocabulary.added}
+        size = max(*vocabulary.tokens.values(), *named.values()) + 1
+        self.tokens: list[bytes | None] = [None] * size
+        for token, id in vocabulary.tokens.items():
+            self.tokens[id] = token
+        for name, id in named.items():
+            self.tokens[id] = name.encode()
+        self._added = frozenset(vocabulary.added)
+        markers = {END_OF_TEXT: vocabulary.special[vocabulary.end_of_text], **vocabulary.added}
+        ids = vocabulary.reachable_tokens
+        # tiktoken's ids are also the ranks of the merges. Ids that are not in this order are mapped after encoding.
+        in_order = bool((np.diff(np.fromiter(ids.values(), np.int64)[256:]) > 0).all())
+        self._ids = None if in_order else np.array([*ids.values(), *markers.values()], dtype=np.uint32)
+        try:
+            self._encoding = tiktoken.Encoding(
+                "minigpt",
+                pat_str=_CHARACTERS if vocabulary.by_character else _GPT2_SPLIT,
+                mergeable_ranks=ids if in_order else {token: rank for rank, token in enumerate(ids)},
+                special_tokens=markers if in_order else {name: len(ids) + index for index, name in enumerate(markers)},
+            )
+        except ValueError as error:  # the pattern of all added tokens is larger than the regular expressions may be
+            size = sum(len(name.encode()) for name in vocabulary.added)
+            raise TokenizerError(f"its {len(self._added):,} added tokens are too long: {size:,} bytes") from error
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text."""
+        if self._ids is not None:
+            return self.encode_array(text).tolist()
+        return self._encoding.encode(text, allowed_special=self._added, disallowed_special=())
+
+    def encode_array(self, text: str, *, documents: bool = False) -> npt.NDArray[np.uint32]:
+        """The ids of a text; with `documents`, a literal "<|endoftext|>" is the end-of-text token."""
+        special = {END_OF_TEXT, *self._added} if documents else self._added
+        try:
+            ids = self._encoding.encode_to_numpy(text, allowed_special=special, disallowed_special=())
+        except UnicodeEncodeError:
+            return self.encode_array(replace_surrogates(text), documents=documents)
+        return ids if self._ids is None else self._ids[ids]

@@ -24,7 +24,7 @@ from minigpt.device import free_memory, resolve_device
 from minigpt.errors import ConfigError, DeviceError, MinigptError
 from minigpt.model.gpt import GPT
 from minigpt.storage.last_state import LastState
-from minigpt.storage.tensors import FileTensors
+from minigpt.storage.tensors import TensorFile
 from minigpt.threads import threads_per_process
 from minigpt.training.distributed import Item, ProcessLostError, World, full_tensor, is_sharded_tensor, to_local
 from minigpt.training.launchers import Placement, placement
@@ -209,7 +209,7 @@ class ProcessGroup(World):
         shapes = None
         if state is not None:
             own = state.tensors
-            specs = own.specs if isinstance(own, FileTensors) else {n: (t.dtype, t.shape) for n, t in own.items()}
+            specs = own.specs if isinstance(own, TensorFile) else {n: (t.dtype, t.shape) for n, t in own.items()}
             shapes = {name: (str(dtype), list(shape)) for name, (dtype, shape) in specs.items()}
         received = self.broadcast_object(state and {"progress": state.progress, "shapes": shapes})
         return LastState(BroadcastTensors(received["shapes"], state), received["progress"]) if received else None

@@ -286,7 +286,7 @@ def test_a_base_model_that_is_missing_or_has_changed_is_one_line(letters: None, 
 def mark_as_downloaded(folder: Path, repository: str) -> None:
     """Makes a folder one that was imported from a repository of the hub."""
     tensors, metadata = load_tensors(folder / "model.safetensors")
-    save_tensors(folder / "model.safetensors", tensors, metadata | {"source": f"{repository}/model.safetensors@0"})
+    save_tensors(folder / "model.safetensors", tensors, metadata | {"source": f"{repository}@0"})
 
 
 def test_a_base_that_was_imported_from_the_hub_under_another_name_is_found(base: None, run: Run) -> None:

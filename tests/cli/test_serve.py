@@ -25,7 +25,7 @@ from minigpt import shell
 from minigpt.cli.app import app
 from minigpt.cli.serve import _example, _load, _within_memory
 from minigpt.errors import ConfigError, DeviceError
-from minigpt.optional_packages import REQUIREMENTS
+from minigpt.optional_packages import EXTRAS
 from minigpt.server.http_server import bind, run
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import Models, ServedModel
@@ -179,7 +179,7 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
 def test_a_missing_package_is_one_sentence_that_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(REQUIREMENTS, "not_installed", "not_installed>=1")
+    monkeypatch.setitem(EXTRAS, "not_installed", "serve")
     monkeypatch.setattr("minigpt.cli.serve._PACKAGES", ("not_installed",))
     assert "needs not_installed" in refusal("--checkpoints", str(saved(tmp_path, "fox")))
 

@@ -517,7 +517,9 @@ def test_without_its_package_a_document_is_one_line_and_a_folder_is_read_without
 ) -> None:
     (tmp_path / "a.pdf").write_bytes(pdf())
     monkeypatch.setattr(optional_packages, "_exists", lambda name: False)
-    with pytest.raises(MissingPackageError, match=r"needs pypdf, which is not installed; run: .*pypdf>=5") as error:
+    with pytest.raises(
+        MissingPackageError, match=r"needs pypdf, which is not installed; run: .*\[documents\]"
+    ) as error:
         scan(tmp_path)
     assert "\n" not in str(error.value)
     (tmp_path / "b.txt").write_text("plain")

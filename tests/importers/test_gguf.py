@@ -4,7 +4,7 @@ import ctypes
 import os
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,10 @@ from builders import assert_same_model, random_model
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, MinigptError, MissingPackageError
-from minigpt.importers.gguf import open_gguf
+from minigpt.importers.gguf import gguf_name, open_gguf
 from minigpt.importers.gguf_file import GgufFile
 from minigpt.importers.imported_model import ImportedModel
 from minigpt.model.gpt import GPT
-from minigpt.storage.byte_file import ByteFile
 from minigpt.storage.huggingface import from_huggingface
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import bytes_to_unicode
@@ -31,24 +30,9 @@ CONFIG = GPTConfig(vocab_size=259, n_positions=8, n_embd=32, n_layer=2, n_head=4
 IDS = torch.arange(8)[None]
 TOKENIZER = Tokenizer.train(["the theory of the thing"], "bpe:259")
 
-# The names and the orientation of llama.cpp's converter.
-MODULES = {
-    "token_embedding": "token_embd", "position_embedding": "position_embd", "final_norm": "output_norm",
-    "attention_norm": "attn_norm", "attention.qkv_proj": "attn_qkv", "attention.out_proj": "attn_output",
-    "mlp_norm": "ffn_norm", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
-
 
 def tensors_of(gpt: GPT) -> dict[str, np.ndarray[Any, Any]]:
-    tensors = {}
-    for ours, tensor in gpt.state_dict().items():
-        module, _, ending = ours.rpartition(".")
-        block = ""
-        if module.startswith("blocks."):
-            _, number, module = module.split(".", 2)
-            block = f"blk.{number}."
-        tensors[f"{block}{MODULES[module]}.{ending}"] = tensor.numpy()
-    return tensors
+    return {gguf_name(name): tensor.numpy() for name, tensor in gpt.state_dict().items()}
 
 
 def tokenizer_values(tokenizer: Tokenizer = TOKENIZER) -> dict[str, Any]:
@@ -146,16 +130,6 @@ def test_an_imported_file_gives_the_logits_of_the_original(path: Path) -> None:
     for name, tensor in random_model(CONFIG).state_dict().items():
         assert torch.equal(read.state_dict()[name], tensor), name
     assert_same_model(read, random_model(CONFIG))
-
-
-def test_a_read_that_reuses_the_buffer_does_not_overwrite_other_tensors(path: Path) -> None:
-    with opened(path) as imported:
-        first = imported.tensors.read("h.0.mlp.c_fc.weight")
-        second = imported.tensors.read("h.1.mlp.c_fc.weight", reuse_buffer=True)
-        assert torch.equal(first, random_model(CONFIG).blocks[0].mlp.up_proj.weight.t())
-        assert torch.equal(second, random_model(CONFIG).blocks[1].mlp.up_proj.weight.t())
-        assert imported.tensors.shapes["h.0.mlp.c_fc.weight"] == (32, 128)
-        assert imported.tensors.map("wte.weight", torch.float32) is None
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
@@ -262,14 +236,6 @@ def test_an_output_matrix_that_differs_by_more_than_rounding_is_refused(tmp_path
 # The tokenizer.
 
 
-def test_gpt2s_vocabulary_is_recognized(tmp_path: Path) -> None:
-    gpt2 = Tokenizer.named("gpt2")
-    config = CONFIG.replace(vocab_size=50257, n_layer=1)
-    with opened(write(tmp_path / "tokens.gguf", random_model(config), values=tokenizer_values(gpt2))) as imported:
-        assert imported.tokenizer.name == "gpt2"
-        assert imported.tokenizer.encode("Hello, wörld") == gpt2.encode("Hello, wörld")
-
-
 def test_embeddings_without_tokens_are_noted(tmp_path: Path) -> None:
     """llama.cpp's converter writes unused tokens for them."""
     values = tokenizer_values()
@@ -320,25 +286,6 @@ def test_a_start_token_that_llama_cpp_adds_begins_prompts(tmp_path: Path) -> Non
         assert imported.tokenizer.prefix_ids == (imported.tokenizer.end_of_text,)
 
 
-@pytest.mark.parametrize("spec", ["bytes", "chars", "bpe:259"])
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0"])
-def test_an_export_of_minigpt_reads_back_equal(tmp_path: Path, spec: str, dtype: str) -> None:
-    from minigpt.exporters.gguf import write_gguf
-
-    tokenizer = Tokenizer.named("bytes") if spec == "bytes" else Tokenizer.train(["the thé thing the thé"], spec)
-    original = random_model(CONFIG.replace(vocab_size=tokenizer.vocab_size))
-    path = tmp_path / "ours.gguf"
-    with path.open("w+b") as file:
-        write_gguf(file, original, tokenizer, dtype=dtype)
-    with opened(path) as imported:
-        assert imported.tokenizer.fingerprint == tokenizer.fingerprint
-        assert imported.tokenizer.name == tokenizer.name
-        assert imported.config.replace(dropout=0.0) == original.config.replace(dropout=0.0)
-        back = from_huggingface(imported.tensors, imported.config)
-    largest = (back(IDS) - original(IDS)).abs().max() / original(IDS).abs().max()
-    assert largest <= {"f32": 0, "f16": 2e-3, "bf16": 2e-2, "q8_0": 2e-2}[dtype]
-
-
 @pytest.mark.parametrize(("prefix", "notes"), [([257], 1), ([256], 2), ([257, 256], 2)])
 def test_a_token_before_every_prompt_is_exported_and_read_back(tmp_path: Path, prefix: list[int], notes: int) -> None:
     from minigpt.exporters.gguf import write_gguf
@@ -363,12 +310,10 @@ def test_a_token_before_every_prompt_is_exported_and_read_back(tmp_path: Path, p
     ("values", "message"),
     [
         ({"general.architecture": "llama"}, r"general.architecture \('llama'\) in .* must be 'gpt2'"),
-        ({"general.architecture": None}, r"general.architecture \(None\) in .* must be 'gpt2'"),
         ({"general.architecture": [1, 2]}, r"general.architecture \(array\('i', \[1, 2\]\)\) in .* must be 'gpt2'"),
         ({"general.type": "adapter"}, r"general.type \('adapter'\) in .* must be 'model'"),
         ({"split.count": 3}, "is one of 3 parts of a model; join them with llama-gguf-split"),
         ({"gpt2.context_length": None}, "has no gpt2.context_length, which llama.cpp's converter writes for every"),
-        ({"gpt2.context_length": 9}, r"'position_embd.weight' in .* has shape \(8, 32\), expected \(9, 32\)"),
         ({"gpt2.context_length": "8"}, r"n_positions \('8'\)"),
         ({"gpt2.attention.head_count": [4, 4]}, r"n_head \(array"),
         ({"gpt2.attention.head_count": 5}, r"n_embd \(32\) must be divisible by n_head \(5\)"),
@@ -379,25 +324,20 @@ def test_a_token_before_every_prompt_is_exported_and_read_back(tmp_path: Path, p
         ({"gpt2.block_count": 3}, r"has no tensor 'blk.2.attn_norm.weight', expected of shape \(32,\)"),
         ({"gpt2.block_count": 1}, "has an unexpected tensor 'blk.1.attn_norm.bias' for a GPT-2 of 1 blocks"),
         ({"tokenizer.ggml.model": "llama"}, r"tokenizer.ggml.model \('llama'\) in .* must be 'gpt2'"),
-        ({"tokenizer.ggml.model": None}, r"tokenizer.ggml.model \(None\) in .* must be 'gpt2'"),
         ({"tokenizer.ggml.model": "rwkv"}, r"tokenizer.ggml.model \('rwkv'\) in .* must be one that minigpt wrote"),
         (
             {"tokenizer.ggml.pre": "llama-bpe"},
             r"tokenizer.ggml.pre \('llama-bpe'\) in .* must be 'gpt-2': others split texts",
         ),
         ({"tokenizer.ggml.tokens": None}, "must have tokenizer.ggml.tokens"),
-        ({"tokenizer.ggml.tokens": "words"}, "must have tokenizer.ggml.tokens"),
         ({"tokenizer.ggml.token_type": [1, 2]}, "one tokenizer.ggml.token_type for each"),
-        ({"tokenizer.ggml.token_type": "x" * 259}, "one tokenizer.ggml.token_type for each"),
         ({"tokenizer.ggml.token_type": [1.5] * 259}, "one tokenizer.ggml.token_type for each"),
         ({"tokenizer.ggml.merges": None}, "has no tokenizer.ggml.merges"),
         ({"tokenizer.ggml.merges": ["a", "b"]}, "the tokenizer in .*other.gguf cannot be used: .*merge"),
         ({"tokenizer.ggml.eos_token_id": 259}, r"eos_token_id \(259\) in .* must be the id of one of its 259 tokens"),
-        ({"tokenizer.ggml.eos_token_id": "<|endoftext|>"}, r"eos_token_id \('<\|endoftext\|>'\) in"),
         ({"tokenizer.ggml.tokens": ["a"] * 259}, "has the token 'a' twice, as 0 and 1"),
         ({"tokenizer.ggml.tokens": [f"w{id}" for id in range(259)]}, "the tokenizer in .* cannot be used: .*byte"),
         ({"general.alignment": 24}, "its alignment is 24, which must be a power of two"),
-        ({"general.alignment": "x"}, "its alignment is 'x', which must be a power of two"),
     ],
 )  # fmt: skip
 def test_another_model_is_refused_with_the_key_and_its_value(
@@ -451,9 +391,7 @@ HUGE = 2**64 - 1
         (header(0, 0, version=1), "has GGUF version 1, expected 2 or 3"),
         (header(0, 0, version=3 << 24), "expected 2 or 3; it is for big-endian machines"),
         (header(HUGE, 0), "it claims 18446744073709551615 tensors and 0 values"),
-        (header(0, HUGE), "it claims 0 tensors and 18446744073709551615 values"),
         (header(0, 1, struct.pack("<Q", HUGE)), "its header has more than 67108864 bytes"),
-        (header(0, 1, struct.pack("<Q", 10**6)), "it ends inside its header"),
         (header(0, 1, text(b"k") + struct.pack("<I", 13)), "it has a value of unknown type 13"),
         (header(0, 1, text(b"k") + struct.pack("<IIQ", 9, 4, HUGE)), "its header has more than"),
         (header(0, 1, text(b"k") + struct.pack("<IIQ", 9, 8, HUGE)), "it claims 18,446,744,073,709,551,615 strings"),
@@ -464,8 +402,6 @@ HUGE = 2**64 - 1
         (header(1, 0, tensor(b"t", (4,), 0, HUGE)), "has .* bytes, but 16 bytes from byte"),
         (header(2, 0, tensor(b"a", (4,), 0, 0) + tensor(b"b", (4,), 0, 8) + bytes(99)), "'b' in .* overlaps another"),
         (header(1, 0, tensor(b"t", (31,), 8, 0)), r"'t' in .* has shape \(31,\), but its rows must consist of blocks"),
-        (header(1, 0, tensor(b"t", (), 8, 0)), r"has shape \(\), but its rows must consist of blocks of 32 values"),
-        (header(1, 0, tensor(b"t", (32, 0), 8, 0)), r"has shape \(0, 32\), but its rows must consist of"),
         (header(1, 0, tensor(b"t", (32,), 99, 0)), "'t' in .* has ggml type 99, which cannot be dequantized"),
         (header(0, 0), r"general.architecture \(None\)"),
     ],
@@ -478,12 +414,6 @@ def test_false_headers_give_a_one_sentence_error(tmp_path: Path, content: bytes,
     assert "\n" not in str(refused.value)
 
 
-def test_take_returns_fewer_bytes_at_the_end_of_the_file(path: Path) -> None:
-    with ByteFile(path) as file:
-        assert file.take(2**62) == path.read_bytes()
-        assert file.take(2**62) == b""
-
-
 def test_a_missing_or_truncated_file_gives_a_one_sentence_error(path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"none.gguf does not exist$"):
         open_gguf(path.with_name("none.gguf"))
@@ -494,13 +424,6 @@ def test_a_missing_or_truncated_file_gives_a_one_sentence_error(path: Path) -> N
         CheckpointError, match=r"tiny.gguf has \d+ bytes, but \d+ bytes from byte \d+ on are needed; copy"
     ):
         open_gguf(path)
-
-
-def test_a_file_truncated_while_open_gives_a_one_sentence_error(path: Path) -> None:
-    with opened(path) as imported:
-        os.truncate(path, 5000)
-        with pytest.raises(CheckpointError, match=r"tiny.gguf was truncated while it was read; copy or download"):
-            imported.tensors.read("ln_f.bias")
 
 
 def test_without_the_gguf_package_only_unquantized_files_are_read(
@@ -527,13 +450,6 @@ def test_nan_stays_nan_without_a_warning(tmp_path: Path) -> None:
     content[start : start + 3] = b"\x00\x7c\x00"  # infinity in float16, times 0
     path.write_bytes(content)
     assert not read(path)(IDS).isfinite().all()
-
-
-@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
-def test_damaged_files_are_read_or_refused(tmp_path: Path, fuzz: Callable[..., dict[str, int]], kind: str) -> None:
-    path = write(tmp_path / "damaged.gguf", kind=kind)
-    counts = fuzz(path, lambda: read(path), 100)
-    assert counts["refused"] > 50
 
 
 # Against llama.cpp.

@@ -13,9 +13,8 @@ from builders import assert_same_model, new_model
 
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import CheckpointError, TokenizerError
-from minigpt.importers import verification
-from minigpt.importers.gpt2 import _name_of, import_gpt2, load_gpt2
-from minigpt.importers.verification import verify_gpt2
+from minigpt.importers import gpt2 as verification
+from minigpt.importers.gpt2 import _name_of, import_gpt2, load_gpt2, verify_gpt2
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.storage.huggingface import to_huggingface
@@ -23,7 +22,6 @@ from minigpt.storage.tensors import TensorFile, save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=12, n_layer=2, n_head=3)
-IDS = torch.arange(8)[None]
 
 
 def model(config: GPTConfig = CONFIG, seed: int = 0) -> GPT:
@@ -74,13 +72,7 @@ def test_a_generic_file_is_named_after_its_folder_unless_that_has_no_name() -> N
     assert _name_of(Path("/model.gguf")) == "model"
 
 
-@pytest.mark.parametrize("source", [Path("/"), "user/.."], ids=str)
-def test_a_model_without_a_usable_name_needs_one(tmp_path: Path, source: str | Path) -> None:
-    with pytest.raises(CheckpointError, match=r"^name \(.*\) must be the name of a folder, not a path"):
-        import_gpt2(source, checkpoints=tmp_path, device="cpu")
-
-
-@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "..", ""])
+@pytest.mark.parametrize("name", ["../outside", ".."])
 def test_a_name_cannot_lead_out_of_the_checkpoints_folder(tmp_path: Path, source: Path, name: str) -> None:
     with pytest.raises(CheckpointError, match=r"^name \(.*\) must be the name of a folder, not a path"):
         load_gpt2(source, name=name, checkpoints=tmp_path / "to", device="cpu")
@@ -142,12 +134,6 @@ def test_an_empty_name_is_not_the_working_directory(
     monkeypatch.chdir(source)
     with pytest.raises(CheckpointError, match=r"^model \(''\) must be gpt2, "):
         import_gpt2(**given, checkpoints=tmp_path / "to")
-
-
-@pytest.mark.parametrize("given", [{"model": "x" * 300}, {"source": "x" * 300}, {"model": "gpt2", "name": "x" * 300}])
-def test_names_that_are_too_long_give_a_one_sentence_error(tmp_path: Path, given: dict[str, str]) -> None:
-    with pytest.raises(CheckpointError, match=r"x could not be read \(file name too long\)|training.json could not"):
-        import_gpt2(**given, checkpoints=tmp_path)
 
 
 def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path: Path, source: Path) -> None:
@@ -228,10 +214,6 @@ def config(**changes: Any) -> Any:
     return damage
 
 
-def content(name: str, data: bytes) -> Any:
-    return lambda folder: (folder / name).write_bytes(data)
-
-
 def truncate(folder: Path) -> None:
     os.truncate(folder / "model.safetensors", 3000)
 
@@ -251,15 +233,8 @@ def not_a_number(folder: Path) -> None:
     ("damage", "message"),
     [
         (config(model_type="llama"), r"model_type \('llama'\) in PATH/config.json must be 'gpt2'"),
-        (config(activation_function="relu"), r"activation_function \('relu'\) in PATH/config.json"),
         (config(n_layer=3), r"PATH/model.safetensors has no tensor 'h.2.ln_1.weight', expected of shape \(12,\)"),
-        (config(n_layer=1), "PATH/model.safetensors has an unexpected tensor 'transformer.h.1.ln_1.weight'"),
-        (config(n_positions=9), r"'transformer.wpe.weight' in PATH/.* has shape \(8, 12\), expected \(9, 12\)"),
         (config(vocab_size=200), r"PATH has a model of 200 tokens, but its tokenizer \(bytes\) has 257"),
-        (config(vocab_size=300), r"'transformer.wte.weight' in PATH/.* has shape \(257, 12\), expected \(300, 12\)"),
-        (content("config.json", b"<html>"), "PATH/config.json is not JSON"),
-        (content("model.safetensors", b""), "PATH/model.safetensors is empty"),
-        (content("model.safetensors", b"\x40" + bytes(7) + b"{" * 99), "PATH/model.safetensors is truncated, corr"),
         (truncate, "PATH/model.safetensors is truncated, corrupted or not safetensors"),
         (lambda folder: (folder / "config.json").unlink(), "PATH has no config.json; put it next to model.safetensors"),
         (instead_of_weights("model.safetensors.index.json"), "PATH/model.safetensors.index.json is not JSON"),
@@ -330,10 +305,6 @@ def test_the_published_ids_decode_to_the_published_texts() -> None:
     assert tokenizer.decode(first_time) == "\nThe first time I saw the new version of"
 
 
-def test_a_shape_without_published_outputs_is_unknown() -> None:
-    assert verify_gpt2(model()).status == "unknown"
-
-
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> GPT:
     """A small model that replaces the 124M one; its own outputs replace the published ones."""
@@ -358,37 +329,25 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> GPT:
     return stand_in
 
 
-def test_a_model_that_gives_the_published_outputs_is_verified(stand_in: GPT) -> None:
-    report = verify_gpt2(stand_in)
+def test_an_import_is_compared_with_the_published_outputs_and_every_difference_noticed(
+    tmp_path: Path, stand_in: GPT, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path / "real", stand_in, Tokenizer.named("gpt2"))
+    report = import_gpt2(tmp_path / "real", checkpoints=tmp_path / "to", device="cpu").verification
     assert report.status == "verified"
     assert report.details[1].endswith("the first 18 of 18 tokens as published")
-
-
-def test_the_import_result_contains_the_verification(tmp_path: Path, stand_in: GPT) -> None:
-    save_checkpoint(tmp_path / "real", stand_in, Tokenizer.named("gpt2"))
-    assert import_gpt2(tmp_path / "real", checkpoints=tmp_path / "to", device="cpu").verification.status == "verified"
-
-
-def test_a_slightly_different_logit_is_noticed(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "_FIVE_LOGIT", verification._FIVE_LOGIT + 0.01)
-    assert verify_gpt2(stand_in).status == "differs"
-
-
-def test_a_different_next_token_is_noticed(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = verification._FIVE - 1
-    with torch.no_grad():
-        logits = stand_in(torch.tensor([verification._COUNTING]))[0, -1]
-    monkeypatch.setattr(verification, "_FIVE", other)
-    monkeypatch.setattr(verification, "_FIVE_LOGIT", float(logits[other]))
-    assert verify_gpt2(stand_in).status == "differs"
-
-
-def test_a_different_greedy_token_is_noticed_and_counted(stand_in: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verify_gpt2(model()).status == "unknown"  # another shape
     prompt, continuation = verification._GREEDY[1]
     other = (*continuation[:4], continuation[4] + 1, *continuation[5:])
-    monkeypatch.setattr(verification, "_GREEDY", (verification._GREEDY[0], (prompt, other)))
-    report = verify_gpt2(stand_in)
-    assert report.status == "differs"
+    for name, value in {
+        "_FIVE_LOGIT": verification._FIVE_LOGIT + 0.01,
+        "_FIVE": verification._FIVE - 1,
+        "_GREEDY": (verification._GREEDY[0], (prompt, other)),
+    }.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(verification, name, value)
+            report = verify_gpt2(stand_in)
+        assert report.status == "differs", name
     assert report.details[2] == "greedy after [50256]: the first 4 of 10 tokens as published"
 
 
@@ -397,13 +356,3 @@ def test_random_weights_of_the_124m_shape_do_not_give_the_published_outputs() ->
     report = verify_gpt2(model(PRESETS["gpt2"]))
     assert report.status == "differs"
     assert "published: 1936, -69.4948" in report.details[0]
-
-
-def test_a_real_hub_directory_is_imported(tmp_path: Path) -> None:
-    folder = Path(__file__).parents[3] / "shared/data/hf/sshleifer-tiny-gpt2"
-    if not folder.exists():
-        pytest.skip("the shared data are not here")
-    imported = import_gpt2(folder, checkpoints=tmp_path, device="cpu")
-    assert imported.checkpoint.tokenizer.name == "gpt2"
-    assert imported.checkpoint.model.config.n_embd == 2
-    assert imported.verification.status == "unknown"

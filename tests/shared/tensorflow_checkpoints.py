@@ -5,6 +5,7 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import google_crc32c
 import numpy as np
 
 from minigpt.config import GPTConfig
@@ -13,27 +14,9 @@ from minigpt.storage.huggingface import to_huggingface
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import bytes_to_unicode
 
-# The checksum, one byte at a time, and its masked form.
-
-
-def remainder(byte: int) -> int:
-    for _ in range(8):
-        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
-    return byte
-
-
-REMAINDERS = [remainder(byte) for byte in range(256)]
-
-
-def checksum(data: bytes) -> int:
-    register = 0xFFFFFFFF
-    for byte in data:
-        register = register >> 8 ^ REMAINDERS[(register ^ byte) & 0xFF]
-    return register ^ 0xFFFFFFFF
-
 
 def masked(data: bytes) -> int:
-    crc = checksum(data)
+    crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 

@@ -69,15 +69,6 @@ def test_lines_that_cannot_be_written_wait_and_are_written_in_order(run: Run, mo
     assert steps(run) == [1, 2, 3, 4]
 
 
-def test_lines_of_a_read_only_log_wait_too(run: Run, monkeypatch: Patch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", failing(errno.EROFS))
-        run.log(line(1))
-        assert run.unwritten == 1
-    run.flush_log()
-    assert steps(run) == [1]
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows limits no file sizes")
 def test_a_partly_written_line_is_truncated(run: Run) -> None:
     import resource
@@ -181,15 +172,6 @@ def test_truncating_the_log_drops_waiting_and_written_lines(run: Run, monkeypatc
     assert run.unwritten == 0
     assert list(run.read_log()) == [line(1), {"step": 2, "validation_loss": 1.0}]
     assert steps(run) == [1, 2]
-
-
-def test_thousands_of_waiting_lines_are_written_once_each(run: Run, monkeypatch: Patch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", failing(errno.ENOSPC))
-        for step in range(1, 2502):
-            run.log(line(step))
-    run.flush_log()
-    assert steps(run) == list(range(1, 2502))
 
 
 # The lock

@@ -388,36 +388,6 @@ def test_a_damaged_table_of_characters_never_ends_the_process(folders, tmp_path)
     assert answers == {"read", "its precompiled_charsmap is damaged"}
 
 
-@pytest.mark.parametrize("name", ["spiece.model", "vocab.txt"])
-def test_a_damaged_file_of_another_kind_is_a_one_line_error(name, folders, tmp_path):
-    kind = japanese if name == "spiece.model" else chinese
-    whole = (folders(kind) / name).read_bytes()
-    put(tmp_path, {"eos_token": "</s>"})
-    random_numbers, answers = random.Random(2), set()
-    for content in (
-        b"",
-        b"\xff" * 100,
-        whole[:-3],
-        whole[:5],
-        b"\n" * 9,
-        *(damage(whole, random_numbers) for _ in range(100)),
-    ):
-        (tmp_path / name).write_bytes(content)
-        try:
-            Tokenizer.load(tmp_path).encode("吾輩は猫である")
-            answers.add("read")
-        except TokenizerError as error:
-            answers.add("lines" if "\n" in str(error) else "refused")
-    assert answers == {"read", "refused"}
-
-
-def damage(content, random_numbers):
-    changed = bytearray(content)
-    for _ in range(random_numbers.choice([1, 5, 50])):
-        changed[random_numbers.randrange(len(changed))] = random_numbers.randrange(256)
-    return bytes(changed)
-
-
 def test_normalizers_that_hub_models_use_open(tmp_path):
     steps = [normalizers.NFKC(), normalizers.Replace("a", "b"), normalizers.Lowercase(), normalizers.StripAccents()]
     content = wordpiece(normalizer=json.loads(normalizers.Sequence(steps).__getstate__()))

@@ -137,18 +137,6 @@ def test_a_character_tokenizer_is_not_saved_as_merges(made):
     assert sorted(path.name for path in made["chars"][1].iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_transformers_opens_a_saved_folder_with_a_gpt2_config(made, kind, tmp_path):
-    tokenizer = made[kind][0]
-    tokenizer.save(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    text = MIXED + "spaces , before . signs don 't go"
-    assert theirs(text).input_ids == tokenizer.encode(text)
-    assert theirs.decode(tokenizer.encode(text)) == text
-    assert (len(theirs), theirs.eos_token_id) == (tokenizer.vocab_size, tokenizer.end_of_text)
-
-
 def test_tokenizers_have_different_names_and_fingerprints(made):
     made_ones = [tokenizer for tokenizer, _ in made.values()]
     assert [tokenizer.name for tokenizer in made_ones] == list(KINDS)

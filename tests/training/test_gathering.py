@@ -12,7 +12,7 @@ from torch import Tensor
 
 from minigpt.errors import CheckpointError
 from minigpt.storage.files import atomic_write
-from minigpt.storage.tensors import FileTensors, in_file_order, save_tensors
+from minigpt.storage.tensors import TensorFile, in_file_order, save_tensors
 from minigpt.training.checkpointing import Gathering
 from minigpt.training.distributed import World
 from minigpt.training.process_group import ProcessGroup
@@ -47,7 +47,7 @@ def test_the_file_has_the_full_tensors_and_the_other_processes_gather_the_same_o
     gathering.finish()
     Gathering(tensors(), other).finish()
     assert world.gathered == other.gathered == IN_ORDER
-    saved = FileTensors(tmp_path / "file")
+    saved = TensorFile(tmp_path / "file")
     assert {name: tensor.tolist() for name, tensor in saved.items()} == {"a": [2, 4], "b": [6, 8], "c": [10]}
     assert saved.specs == {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors().items()}
 
@@ -80,7 +80,7 @@ def test_after_a_failed_write_the_rest_is_gathered_too(tmp_path: Path, after: in
 
 def test_the_tensors_of_a_file_are_read_when_requested(tmp_path: Path) -> None:
     save_tensors(tmp_path / "file", tensors(), {"step": "3"})
-    saved = FileTensors(tmp_path / "file")
+    saved = TensorFile(tmp_path / "file")
     save_tensors(tmp_path / "file", {name: 0 * tensor for name, tensor in tensors().items()})  # a new file
     assert saved.metadata == {"step": "3"}
     assert saved["b"].tolist() == [3, 4]
