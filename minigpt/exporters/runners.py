@@ -22,6 +22,7 @@ from minigpt.exporters.onnx import ONNX_MODEL
 from minigpt.exporters.parity import Run, Tokenize
 from minigpt.importers.gguf import open_gguf
 from minigpt.model.gpt import GPT
+from minigpt.native.accelerate import accelerate
 from minigpt.storage.huggingface import from_huggingface
 
 _NODE_SECONDS = 600
@@ -44,7 +45,8 @@ def gguf_in_torch(path: Path) -> tuple[Run, Tokenize]:
 
 
 def model_in_torch(model: GPT) -> Run:
-    """Runs a model that was read back into PyTorch."""
+    """Runs a model that was read back into PyTorch, with the operations that `load_model` gives the original."""
+    accelerate(model)
 
     @torch.no_grad()
     def run(ids: Sequence[int]) -> Tensor:
