@@ -16,14 +16,13 @@ from minigpt.data.corpus import Corpus
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation import sampling
 from minigpt.generation.batching.batch import Batch
-from minigpt.generation.batching.requests import Event, Request
+from minigpt.generation.batching.requests import Event, GenerationRequest
 from minigpt.generation.decoding import Decoder
 from minigpt.generation.engines import cuda_graphs
-from minigpt.generation.engines.cuda_graphs import GraphEngine
-from minigpt.generation.engines.cuda_slots import CudaSlots
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.cuda_graphs import CudaSlots, GraphEngine
+from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.resolve import resolve_engine, resolve_slots
-from minigpt.generation.engines.torch_slots import TorchSlots
+from minigpt.generation.engines.slots import Slots
 from minigpt.model.gpt import GPT
 from minigpt.training.events import Saved, Step
 from minigpt.training.fine_tuning import apply_fine_tuning
@@ -180,7 +179,7 @@ def test_generation_on_cuda_gives_the_tokens_of_the_cpu(
     monkeypatch.setattr(cuda_graphs, "_SHORTEST_SPAN", 16)
     config = SamplingConfig(max_new_tokens=40, seed=1, **SAMPLING[name])  # the window moves
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    expected = [step.tolist() for step in generate(TorchEngine(random_model(**MODEL)), ids, config)]
+    expected = [step.tolist() for step in generate(Engine(random_model(**MODEL)), ids, config)]
     monkeypatch.setattr(sampling, "_FIRST_K", first_k)
     with pretended_cuda():
         engine = resolve_engine(random_model(**MODEL).to("cuda"))
@@ -194,7 +193,7 @@ def test_recorded_steps_read_the_cache_that_the_engine_has_now(monkeypatch: pyte
 
     def logits(device: str) -> list[torch.Tensor]:
         model = random_model(**MODEL).to(device)
-        engine = GraphEngine(model) if device == "cuda" else TorchEngine(model)
+        engine = GraphEngine(model) if device == "cuda" else Engine(model)
         found = []
         for texts in ([[1, 2, 3], [4]], [[5]], [[1, 2], [3, 4], [5]], [[7], [8], [9]]):
             found.append(engine.start(texts))
@@ -264,7 +263,7 @@ def answers(batch: Batch) -> list[list[Event]]:
     requests = []
     for number, (prompt, changes, options) in enumerate(REQUESTS):
         config = SamplingConfig(max_new_tokens=12, seed=number, **changes)
-        requests.append(Request(tokenizer.encode(prompt), config, Sampler(config, tokenizer), **options))
+        requests.append(GenerationRequest(tokenizer.encode(prompt), config, Sampler(config, tokenizer), **options))
         batch.add(requests[-1])
     found: dict[int, list[Event]] = {id(request): [] for request in requests}
     while not batch.is_idle:
@@ -289,7 +288,7 @@ def ids_and_logprobs(events: list[Event]) -> tuple[list[Any], list[float]]:
 def test_slots_on_cuda_answer_mixed_requests_as_those_of_the_cpu() -> None:
     tokenizer = bytes_ending_in("<|endoftext|>")
     model = {**MODEL, "n_positions": 64}
-    expected = answers(Batch(TorchSlots(random_model(**model), 3), tokenizer))
+    expected = answers(Batch(Slots(random_model(**model), 3), tokenizer))
     with pretended_cuda():
         slots = resolve_slots(random_model(**model).to("cuda"), 3)
         assert isinstance(slots, CudaSlots)
@@ -306,7 +305,7 @@ def test_a_step_of_mixed_requests_costs_one_wait_for_the_gpu(gpu: PretendedGPU) 
     batch = Batch(resolve_slots(random_model(**MODEL).to("cuda"), len(REQUESTS)), tokenizer)
     for number, (_, changes, options) in enumerate(REQUESTS):
         config = SamplingConfig(max_new_tokens=20, seed=number, **{**changes, "samples": 1})
-        batch.add(Request([1, 2, 3], config, Sampler(config, tokenizer), **options))
+        batch.add(GenerationRequest([1, 2, 3], config, Sampler(config, tokenizer), **options))
     while batch.n_running < len(REQUESTS) or not all(row.n_new for row in batch._rows):
         batch.step()
     for _ in range(10):

@@ -72,16 +72,17 @@ def inspect(
     from minigpt.inspection.activations import inspect as inspect_all
     from minigpt.inspection.activations import predict
     from minigpt.inspection.attention_map import MARK, check_layer_and_head, draw_map
+    from minigpt.inspection.json_form import most_tokens
     from minigpt.model.nonfinite import check_finite
     from minigpt.pages.document import mark_of
-    from minigpt.reports.inspection_page import KIND, inspection_page, most_tokens
+    from minigpt.reports.page import INSPECTION, MOST_WEIGHTS, inspection_page
     from minigpt.storage.folder import replace_file
     from minigpt.tokenizer.display import token_label
     from minigpt.units import size
 
     targets = {
         path: check_output(path, mark, force=force)
-        for path, mark in ((page, mark_of(KIND)), (png, MARK))
+        for path, mark in ((page, mark_of(INSPECTION)), (png, MARK))
         if path is not None
     }
     checkpoint = open_model(model, checkpoints, device)
@@ -92,7 +93,7 @@ def inspect(
     special_tokens = given.get("special_tokens", False)
     note_unread_text(checkpoint.model, tokenizer, [text], special_tokens)
     whole = encode_prompt(tokenizer, text, token_healing=False, special_tokens=special_tokens).ids
-    limit = shape.n_positions if page is None else most_tokens(shape)
+    limit = shape.n_positions if page is None else most_tokens(shape, MOST_WEIGHTS)
     ids = whole[-limit:]
     if len(ids) < len(whole):
         what = "the context length" if limit == shape.n_positions else "a page of all attention maps has room for"

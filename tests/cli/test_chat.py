@@ -15,7 +15,7 @@ from minigpt.config import SamplingConfig
 from minigpt.data.transcript import CHAT_TEMPLATE, Message
 from minigpt.generation import streaming
 from minigpt.generation.decoding import GeneratedToken
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.engine import Engine
 from minigpt.generation.streaming import Piece
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ CHAT_BYTES = Tokenizer.named("bytes").with_chat_template(CHAT_TEMPLATE)
 def new_session(*, n_positions: int = 256, system: str | None = None, **settings: Any) -> ChatSession:
     model = new_model(scale=10, n_positions=n_positions, n_layer=1)
     config = SamplingConfig(**{"max_new_tokens": 16, "temperature": 2.0, "seed": 1, **settings})
-    return ChatSession(TorchEngine(model), CHAT_BYTES, config, system)
+    return ChatSession(Engine(model), CHAT_BYTES, config, system)
 
 
 @pytest.fixture

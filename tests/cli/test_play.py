@@ -14,7 +14,7 @@ from minigpt.cli.session import OUT_OF_MEMORY, typed_lines
 from minigpt.config import SamplingConfig
 from minigpt.errors import CheckpointError
 from minigpt.generation import streaming
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.engine import Engine
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -22,7 +22,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 def new_session(**settings: Any) -> Session:
     model = new_model(scale=10, n_positions=64, n_layer=1)
     config = SamplingConfig(**{"max_new_tokens": 8, "temperature": 2.0, "seed": 1, **settings})
-    return Session(TorchEngine(model), Tokenizer.named("bytes"), config)
+    return Session(Engine(model), Tokenizer.named("bytes"), config)
 
 
 def test_each_turn_continues_the_whole_text_so_far(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,7 +40,7 @@ def test_a_turn_that_ends_in_a_space_is_continued_as_the_tokenizer_splits_text()
     model = new_model(scale=10, vocab_size=tokenizer.vocab_size, n_positions=64)
     texts = []
     for typed in ("def ", "def"):
-        session = Session(TorchEngine(model), tokenizer, SamplingConfig(temperature=0, logit_bias=(" self=30",)))
+        session = Session(Engine(model), tokenizer, SamplingConfig(temperature=0, logit_bias=(" self=30",)))
         session.config = session.config.replace(max_new_tokens=4)
         session.run(iter([typed]))
         texts.append(session.text)

@@ -13,7 +13,7 @@ from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.beam_search import beam_search
 from minigpt.generation.decoding import Decoder
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.engine import Engine
 from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
 from minigpt.storage.huggingface import config_to_huggingface, to_huggingface
@@ -27,7 +27,7 @@ def sharp_model(vocab_size: int, seed: int, n_positions: int = 32) -> GPT:
 
 def search(model: GPT, prompt: list[int], *end_ids: int, **changes: object) -> list[tuple[float, list[int]]]:
     config = SamplingConfig(**changes)  # type: ignore[arg-type]
-    return beam_search(TorchEngine(model), prompt, config, Sampler(config), end_ids)
+    return beam_search(Engine(model), prompt, config, Sampler(config), end_ids)
 
 
 @settings(deadline=None, max_examples=15, derandomize=True)
@@ -102,7 +102,7 @@ def test_bans_apply_to_beams() -> None:
     config = SamplingConfig(
         max_new_tokens=6, beams=3, min_new_tokens=6, no_repeat_ngram_size=1, logit_bias=("#256=100",)
     )
-    found = beam_search(TorchEngine(model), [1], config, Sampler(config, tokenizer), (256,))
+    found = beam_search(Engine(model), [1], config, Sampler(config, tokenizer), (256,))
     for _, ids in found:
         assert len(ids) == 6
         assert len({1, *ids}) == 7
@@ -111,14 +111,14 @@ def test_bans_apply_to_beams() -> None:
 
 def test_a_search_stops_when_no_sequence_can_exceed_the_finished_ones() -> None:
     model, config = sharp_model(5, seed=0), SamplingConfig(max_new_tokens=20, beams=2, logit_bias=("#4=9",))
-    engine = TorchEngine(model)
+    engine = Engine(model)
     found = beam_search(engine, [1], config, Sampler(config), (4,))
     assert [ids[-1] for _, ids in found] == [4, 4]
     assert engine.length < 5
 
 
 def test_a_search_between_the_turns_of_a_decoder_changes_neither_text() -> None:
-    engine, drawn = TorchEngine(sharp_model(20, seed=1).double()), SamplingConfig(temperature=1.0, seed=2)
+    engine, drawn = Engine(sharp_model(20, seed=1).double()), SamplingConfig(temperature=1.0, seed=2)
     config = SamplingConfig(max_new_tokens=8, beams=3)
     expected = beam_search(engine, [5], config, Sampler(config), (19,))
     alone, decoder = (Decoder(engine, [[1, 2]], Sampler(drawn)) for _ in range(2))
@@ -160,7 +160,7 @@ def test_the_callers_processors_apply_to_beams() -> None:
         return logits.scatter(1, history, -math.inf)
 
     model, config = sharp_model(20, seed=1), SamplingConfig(max_new_tokens=8, beams=3)
-    found = beam_search(TorchEngine(model), [5], config, Sampler(config, processors=[no_token_twice]), (19,))
-    same = beam_search(TorchEngine(model), [5], config, Sampler(config.replace(no_repeat_ngram_size=1)), (19,))
+    found = beam_search(Engine(model), [5], config, Sampler(config, processors=[no_token_twice]), (19,))
+    same = beam_search(Engine(model), [5], config, Sampler(config.replace(no_repeat_ngram_size=1)), (19,))
     assert found == same
-    assert found != beam_search(TorchEngine(model), [5], config, Sampler(config), (19,))
+    assert found != beam_search(Engine(model), [5], config, Sampler(config), (19,))

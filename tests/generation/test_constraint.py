@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import new_model
+from builders import distribution, new_model
 from torch import Tensor
 
 from minigpt.config import GPTConfig, SamplingConfig
@@ -17,7 +17,6 @@ from minigpt.generation.decoding import Decoder
 from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculative import DraftModel, PromptLookup
 from minigpt.generation.streaming import generate_pieces, generate_text
@@ -48,7 +47,7 @@ def untrained(tokenizer: Tokenizer, **fields: int) -> GPT:
 
 def engine_of(kind: str, model: GPT) -> Engine:
     if kind == "torch":
-        return TorchEngine(model)
+        return Engine(model)
     return GraphEngine(model) if kind == "graph" else NativeEngine(model, "int8" if kind == "int8" else "none")
 
 
@@ -87,7 +86,7 @@ def test_an_untrained_model_writes_no_replacement_character(kind: str, name: str
 
 
 def test_beams_are_utf8() -> None:
-    texts = written(TorchEngine(untrained(BYTES)), BYTES, ["é", "a "], beams=6, samples=4, max_new_tokens=50)
+    texts = written(Engine(untrained(BYTES)), BYTES, ["é", "a "], beams=6, samples=4, max_new_tokens=50)
     assert len(set(texts)) > 2
     assert not any(REPLACEMENT in text for text in texts)
 
@@ -95,8 +94,8 @@ def test_beams_are_utf8() -> None:
 @pytest.mark.parametrize("sampler", ["greedy", "penalties"])
 def test_speculation_is_utf8_and_changes_no_token(always_drafts: None, sampler: str) -> None:
     tokenizer = TOKENIZERS["bpe"]
-    engine = TorchEngine(untrained(tokenizer).double())
-    draft_model = TorchEngine(new_model(scale=8, seed=1, vocab_size=tokenizer.vocab_size, n_positions=64).double())
+    engine = Engine(untrained(tokenizer).double())
+    draft_model = Engine(new_model(scale=8, seed=1, vocab_size=tokenizer.vocab_size, n_positions=64).double())
     prompt = "雨だった。雨だった。雨"
     expected = written(engine, tokenizer, [prompt], **SAMPLERS[sampler])
     assert REPLACEMENT not in expected[0]
@@ -122,9 +121,8 @@ def test_the_rest_of_the_distribution_is_the_models_own() -> None:
     constraint = TextConstraint(BYTES)
     logits = torch.randn(3, 257, generator=torch.Generator().manual_seed(0))
     states = [constraint.start(prompt) for prompt in (b"a", b"\xe6\xbc", b"\xf0")]
-    found = Sampler(SamplingConfig(temperature=1, top_p=1, seed=0), BYTES).distribution(
-        logits, torch.empty(3, 0, dtype=torch.int64), 0, states
-    )
+    sampler = Sampler(SamplingConfig(temperature=1, top_p=1, seed=0), BYTES)
+    found = distribution(sampler, logits, torch.empty(3, 0, dtype=torch.int64), 0, states)
     allowed = torch.zeros(3, 257, dtype=torch.bool)
     allowed[0, [*range(0x80), *range(0xC2, 0xF5), 256]] = True
     allowed[1, 0x80:0xC0] = True
@@ -170,7 +168,7 @@ def english() -> GPT:
 
 @pytest.mark.parametrize("sampler", [{"temperature": 0}, {"temperature": 0.7, "top_p": 0.9, "min_p": 0.01}])
 def test_a_model_that_writes_valid_text_writes_the_same_text_as_without(english: GPT, sampler: dict[str, Any]) -> None:
-    engine = TorchEngine(english)
+    engine = Engine(english)
     for seed in range(2):
         ours = written(engine, BYTES, ["the ", "qu"], seed=seed, **sampler)
         assert ours == written(engine, BYTES, ["the ", "qu"], seed=seed, allow_invalid_utf8=True, **sampler)
@@ -226,9 +224,9 @@ def test_after_a_prompt_that_is_not_utf8_any_bytes_may_follow() -> None:
 def test_a_beginning_is_written_first() -> None:
     model = untrained(BYTES)
     config = SamplingConfig(max_new_tokens=6, temperature=2.0, seed=0)
-    decoder = Decoder(TorchEngine(model), [[65], [66]], Sampler(config, BYTES), beginnings=["朝a".encode(), b""])
+    decoder = Decoder(Engine(model), [[65], [66]], Sampler(config, BYTES), beginnings=["朝a".encode(), b""])
     for _ in range(6):
         decoder.advance()
     assert bytes(decoder.tokens[0][:5]) == "A朝a".encode()
     with pytest.raises(ConfigError, match="beginnings need a Sampler with a tokenizer"):
-        Decoder(TorchEngine(model), [[65]], Sampler(config), beginnings=[b"a"])
+        Decoder(Engine(model), [[65]], Sampler(config), beginnings=[b"a"])

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
-from minigpt.generation.decoding import Decoder, generate, generate_uncached, visible_tokens, window_start
+from minigpt.generation.decoding import Decoder, generate, visible_tokens, window_start
 from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
@@ -35,20 +35,29 @@ def small_model(**fields: int) -> GPT:
 def build(kind: str, model: GPT) -> Engine:
     if kind in ("native", "int8"):
         return NativeEngine(model.float(), "int8" if kind == "int8" else "none")
-    return GraphEngine(model) if kind == "graph" else TorchEngine(model)
+    return GraphEngine(model) if kind == "graph" else Engine(model)
 
 
 @torch.no_grad()
 def expected_tokens(
-    model: GPT, prompt: Sequence[int], config: SamplingConfig, sample: int = 0, keep_first: int = 0
-) -> list[int]:
+    model: GPT, prompt: Sequence[int], config: SamplingConfig, sample: int = 0, keep_first: int = 0,
+    processors: Sequence[LogitsProcessor] = (),
+) -> list[int]:  # fmt: skip
     """The expected tokens of one row, without engine, cache or batch, in float64."""
-    tokens, sampler = list(prompt), Sampler(config)
+    tokens, sampler = list(prompt), Sampler(config, processors=processors)
     for n_new in range(config.max_new_tokens):
         seen = torch.tensor([visible_tokens(tokens, model.config.n_positions, keep_first)])
         logits = model.double()(seen)[:, -1]
         tokens.append(int(sampler.choose(logits, torch.tensor([tokens]), n_new, [sample])))
     return tokens[len(prompt) :]
+
+
+def plain_tokens(
+    model: GPT, ids: torch.Tensor, config: SamplingConfig, processors: Sequence[LogitsProcessor] = ()
+) -> torch.Tensor:
+    """The expected tokens of rows (B, T): (n, B)."""
+    rows = [expected_tokens(model, row, config, sample, 0, processors) for sample, row in enumerate(ids.tolist())]
+    return torch.tensor(rows).t()
 
 
 def advance(decoder: Decoder, steps: int) -> list[list[int]]:
@@ -69,7 +78,7 @@ def test_cached_generation_equals_the_plain_loop_even_beyond_the_context(prompt:
     config = SamplingConfig(max_new_tokens=24, temperature=1.0, seed=1)
     ids = torch.tensor([prompt, prompt[::-1]])
     cached = torch.stack(list(generate(model, ids, config)))
-    plain = torch.stack(list(generate_uncached(model, ids, config)))
+    plain = plain_tokens(model, ids, config)
     assert torch.equal(cached, plain)
 
 
@@ -109,7 +118,7 @@ def test_the_first_tokens_to_keep_are_always_visible_to_the_model(kind: str, kee
 
 def test_too_many_first_tokens_to_keep_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        Decoder(TorchEngine(small_model(n_positions=9)), [[1]], Sampler(SamplingConfig()), keep_first=5)
+        Decoder(Engine(small_model(n_positions=9)), [[1]], Sampler(SamplingConfig()), keep_first=5)
     assert str(caught.value) == (
         "keep-first (5) must be at most half the context length (4), to leave room for new tokens"
     )
@@ -150,7 +159,7 @@ def test_rows_continue_unchanged_after_others_are_dropped(kind: str, dropped: se
 
 
 def test_rows_that_stay_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, config = TorchEngine(small_model()), SamplingConfig(max_new_tokens=9, seed=0)
+    engine, config = Engine(small_model()), SamplingConfig(max_new_tokens=9, seed=0)
     decoder = Decoder(engine, [[1, 2, 3], [4], list(range(20))], Sampler(config))
     decoder.advance()
     monkeypatch.setattr(engine, "start", None)
@@ -284,7 +293,7 @@ def test_log_probabilities_are_the_models_before_temperature_and_penalties(kind:
 def test_nan_weights_are_named(kind: str, name: str, temperature: float) -> None:
     model = small_model().float()
     model.get_parameter(name).data.view(-1)[3] = math.nan
-    engine = TorchEngine(model) if kind == "torch" else NativeEngine(model, "int8" if kind == "int8" else "none")
+    engine = Engine(model) if kind == "torch" else NativeEngine(model, "int8" if kind == "int8" else "none")
     decoder = Decoder(engine, [[1, 2]], Sampler(SamplingConfig(temperature=temperature)))
     with pytest.raises(GenerationError) as caught:
         decoder.advance()
@@ -313,7 +322,7 @@ def test_processors_change_the_tokens_of_every_engine_equally(kind: str, tempera
     model, processors = small_model(vocab_size=37), [no_token_twice_in_a_row, prefer_small_ids]
     config = SamplingConfig(max_new_tokens=24, temperature=temperature, seed=1)
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    expected = torch.stack(list(generate_uncached(model, ids, config, processors=processors)))
+    expected = plain_tokens(model, ids, config, processors)
     found = torch.stack(list(generate(build(kind, model), ids, config, processors=processors)))
     assert torch.equal(found, expected)
     assert not (found[1:] == found[:-1]).any()
@@ -327,7 +336,7 @@ def test_log_probabilities_are_the_models_before_processors_that_work_in_place()
         return logits
 
     model, config = small_model(vocab_size=37).float(), SamplingConfig(temperature=0, seed=0)
-    decoder = Decoder(TorchEngine(model), [[1]], Sampler(config, processors=[ban_small_ids]), alternatives=1)
+    decoder = Decoder(Engine(model), [[1]], Sampler(config, processors=[ban_small_ids]), alternatives=1)
     ((token,),) = decoder.advance()
     with torch.no_grad():
         logprobs = model(torch.tensor([[1]]))[0, -1].log_softmax(-1)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.healing import encode_prompt
 from minigpt.generation.speculative import PromptLookup
 from minigpt.generation.streaming import Piece, generate_pieces
@@ -53,7 +52,7 @@ def model() -> GPT:
 
 @pytest.fixture
 def engine(model: GPT) -> Engine:
-    return TorchEngine(model)
+    return Engine(model)
 
 
 def pieces(engine: Engine, prompts: list[str], **changes: Any) -> list[Piece]:

@@ -17,12 +17,12 @@ from minigpt.generation.logits_processors import (
     FrequencyPenalty,
     LogitBias,
     MinNewTokens,
-    MinP,
     NoRepeatNGram,
     RepetitionPenalty,
-    TopK,
-    TopP,
-    TypicalP,
+    min_p,
+    top_k,
+    top_p,
+    typical_p,
 )
 
 LOGITS = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
@@ -45,30 +45,30 @@ def random_history(seed: int, v: int, length: int, rows: int = 3) -> Tensor:
 
 
 def test_top_p_of_the_most_likely_tokens_depends_on_the_probability_that_they_hold() -> None:
-    logits = TopP(0.39).truncate(LOGITS.expand(2, 4), torch.tensor([[1.0], [0.39 / 0.71]]))
+    logits = top_p(LOGITS.expand(2, 4), 0.39, torch.tensor([[1.0], [0.39 / 0.71]]))
     assert kept(logits) == [[False, True, False, False], [False, True, True, True]]
 
 
 @pytest.mark.parametrize("p", [1e-45, 1e-320, 5e-324])  # 0 in float32, and at its end
 def test_a_tiny_p_keeps_the_first_token(p: float) -> None:
-    assert kept(TopP(p)(LOGITS)) == [[False, True, False, False]]
-    assert kept(TypicalP(p)(LOGITS)) == [[False, False, False, True]]
+    assert kept(top_p(LOGITS, p)) == [[False, True, False, False]]
+    assert kept(typical_p(LOGITS, p)) == [[False, False, False, True]]
 
 
 def test_typical_p_ignores_forbidden_tokens() -> None:
     logits = torch.cat([torch.tensor([[-INF]]), LOGITS, torch.tensor([[-INF]])], dim=1)
-    assert kept(TypicalP(0.31)(logits)) == [[False, False, False, True, True, False]]
+    assert kept(typical_p(logits, 0.31)) == [[False, False, False, True, True, False]]
 
 
 def test_ties_with_the_last_token_kept_are_kept() -> None:
     logits = torch.tensor([[0.0, 1.0, 1.0, 1.0, -1.0]])
-    for filtered in (TopK(2)(logits), TopP(0.5)(logits), TypicalP(0.1)(logits)):
+    for filtered in (top_k(logits, 2), top_p(logits, 0.5), typical_p(logits, 0.1)):
         assert kept(filtered) == [[False, True, True, True, False]]
 
 
 def test_a_vocabulary_of_one_token_keeps_it() -> None:
     only = torch.tensor([[-3.0]])
-    for filtered in (TopK(1)(only), TopP(0.1)(only), MinP(1.0)(only), TypicalP(0.1)(only)):
+    for filtered in (top_k(only, 1), top_p(only, 0.1), min_p(only, 1.0), typical_p(only, 0.1)):
         assert torch.equal(filtered, only)
 
 
@@ -82,10 +82,10 @@ def test_filters_equal_those_of_transformers(seed: int, v: int, k: int, p: float
 
     logits = random_logits(seed, v)
     logits[0, : min(banned, v - 1)] = -INF
-    torch.testing.assert_close(TopK(k)(logits), TopKLogitsWarper(k)(None, logits))
-    torch.testing.assert_close(TopP(p)(logits), TopPLogitsWarper(p)(None, logits))
-    torch.testing.assert_close(MinP(p)(logits), MinPLogitsWarper(p)(None, logits))
-    torch.testing.assert_close(TypicalP(p)(logits), TypicalLogitsWarper(p)(None, logits))
+    torch.testing.assert_close(top_k(logits, k), TopKLogitsWarper(k)(None, logits))
+    torch.testing.assert_close(top_p(logits, p), TopPLogitsWarper(p)(None, logits))
+    torch.testing.assert_close(min_p(logits, p), MinPLogitsWarper(p)(None, logits))
+    torch.testing.assert_close(typical_p(logits, p), TypicalLogitsWarper(p)(None, logits))
 
 
 # Penalties and bans
@@ -162,7 +162,8 @@ def test_padding_on_the_left_changes_nothing(seed: int, length: int, padding: in
 def test_no_processor_changes_its_arguments() -> None:
     logits, history = LOGITS.clone(), torch.tensor([[1, 1, 1]])
     processors = [
-        TopK(1), TopP(0.1), MinP(0.9), TypicalP(0.1), RepetitionPenalty(2.0),
+        lambda logits, *_: top_k(logits, 1), lambda logits, *_: top_p(logits, 0.1),
+        lambda logits, *_: min_p(logits, 0.9), lambda logits, *_: typical_p(logits, 0.1), RepetitionPenalty(2.0),
         FrequencyPenalty(1.0, 1.0), NoRepeatNGram(2), BadWords([[1, 2]]), LogitBias([(1, 2.0)]), BanTokens([1]),
         MinNewTokens(5, end_ids=(0,)),
     ]  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import distribution
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,7 +15,7 @@ from minigpt.errors import ConfigError, GenerationError, MinigptError
 from minigpt.generation import sampling
 from minigpt.generation.sampling import Sampler, draw, uniform
 from minigpt.native import compiled
-from minigpt.native.drawing import draw_tokens
+from minigpt.native.operations import draw_tokens
 from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import Vocabulary
@@ -74,12 +75,12 @@ def test_processors_and_filters_act_in_the_order_of_transformers(
         temperature=temperature, top_k=k, top_p=p, min_p=min_p, typical_p=typical, repetition_penalty=1.3,
         logit_bias=("#1=2",),
     )  # fmt: skip
-    torch.testing.assert_close(ours.distribution(logits, history, 0), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(distribution(ours, logits, history, 0), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_nucleus_of_more_than_the_first_k_tokens_is_complete() -> None:
     logits = torch.stack([torch.zeros(20_000), torch.linspace(0, 12, 20_000), torch.arange(20_000.0)])
-    probability = sampler(top_p=0.9).distribution(logits, NOTHING, 0)
+    probability = distribution(sampler(top_p=0.9), logits, NOTHING, 0)
     assert (probability[0] > 0).all()  # all are equally likely, and ties are kept
     assert (probability[2] > 0).sum() == 3
     ordered = logits[1].softmax(-1).flip(0)
@@ -92,7 +93,7 @@ def test_a_nucleus_of_more_than_the_first_k_tokens_is_complete() -> None:
 def test_top_p_counts_all_tokens_that_tie_with_the_last_of_top_k() -> None:
     logits = torch.full((1, 41), -1.0)
     logits[0, 7] = 0  # 6 % of the probability; among four tokens it would be 48 %
-    assert (sampler(top_k=3, top_p=0.3).distribution(logits, NOTHING, 0) > 0).all()
+    assert (distribution(sampler(top_k=3, top_p=0.3), logits, NOTHING, 0) > 0).all()
     assert sampler(top_k=3, top_p=0.3, seed=1).choose(logits.expand(50, 41), NOTHING, 0).unique().numel() > 10
 
 
@@ -101,19 +102,19 @@ def test_temperature_zero_chooses_the_most_likely_token_that_is_not_banned() -> 
     logits = torch.zeros(1, 257)
     logits[0, [97, 98]] = torch.tensor([1.0, 2.0])
     assert greedy.choose(logits, torch.tensor([[1]]), 0).tolist() == [97]
-    assert greedy.distribution(logits, torch.tensor([[1]]), 0)[0].nonzero().tolist() == [[97]]
+    assert distribution(greedy, logits, torch.tensor([[1]]), 0)[0].nonzero().tolist() == [[97]]
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-40, 5e-324])
 def test_the_smallest_temperatures_are_greedy_and_do_not_overflow(temperature: float) -> None:
     logits = torch.tensor([[-70.0, -69.0, -69.5]])
-    assert sampler(temperature=temperature).distribution(logits, NOTHING, 0).tolist() == [[0, 1, 0]]
+    assert distribution(sampler(temperature=temperature), logits, NOTHING, 0).tolist() == [[0, 1, 0]]
 
 
 def test_huge_logits_do_not_overflow() -> None:
     logits = torch.tensor([[3e38, -3e38, 3e38, -math.inf]])
     for choices in (sampler(), sampler(top_p=0.9, typical_p=0.9), sampler(top_k=3), sampler(min_p=0.1)):
-        assert choices.distribution(logits, NOTHING, 0).tolist() == [[0.5, 0, 0.5, 0]]
+        assert distribution(choices, logits, NOTHING, 0).tolist() == [[0.5, 0, 0.5, 0]]
 
 
 # The draw
@@ -130,7 +131,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 def test_draws_follow_the_distribution() -> None:
     logits = random_logits(0, 1, 12)
     choices = sampler(temperature=0.9, top_p=0.97)
-    expected = choices.distribution(logits, NOTHING, 0)[0]
+    expected = distribution(choices, logits, NOTHING, 0)[0]
     n, drawn = 20_000, expected > 0
     tokens = choices.choose(logits.expand(n, 12), NOTHING, 3)
     counts = torch.bincount(tokens, minlength=12)
@@ -155,11 +156,11 @@ def test_a_row_alone_is_drawn_as_in_a_batch(
     logits[1::2] *= 0.1 if flat else 1  # these rows need a larger K
     choices = sampler(seed=seed, top_k=top_k, top_p=top_p, typical_p=typical_p)
     together = choices.choose(logits, NOTHING, 7)
-    distribution = choices.distribution(logits, NOTHING, 7)
+    expected = distribution(choices, logits, NOTHING, 7)
     for row in range(rows):
-        assert torch.equal(choices.distribution(logits[row : row + 1], NOTHING, 7)[0], distribution[row])
+        assert torch.equal(distribution(choices, logits[row : row + 1], NOTHING, 7)[0], expected[row])
         assert choices.choose(logits[row : row + 1], NOTHING, 7, [row]) == together[row]
-        assert distribution[row, together[row]] > 0
+        assert expected[row, together[row]] > 0
 
 
 TRUNCATIONS: list[dict[str, Any]] = [
@@ -188,7 +189,7 @@ def test_the_c_code_draws_what_pytorch_draws(changes: dict[str, Any], v: int, te
     choices = sampler(temperature=temperature, **changes)
     drawn = draw_in_c(choices, logits, numbers)
     tolerance = 1e-4 if temperature > 10 else 1e-5  # of tokens that are nearly as likely, the order may differ
-    expected = choices.distribution(logits, NOTHING, 0)  # (n, V)
+    expected = distribution(choices, logits, NOTHING, 0)  # (n, V)
     for row, (token, number) in enumerate(zip(drawn, numbers, strict=True)):
         ids = expected[row].nonzero().flatten()
         assert token in ids
@@ -387,13 +388,12 @@ WAYS = pytest.mark.parametrize(
 
 @BAD_LOGITS
 @WAYS
-@pytest.mark.parametrize("method", ["choose", "distribution"])
-def test_nan_and_infinite_logits_are_an_error(value: float, changes: dict[str, Any], method: str) -> None:
+def test_nan_and_infinite_logits_are_an_error(value: float, changes: dict[str, Any]) -> None:
     logits = torch.cat([LOGITS, LOGITS])
     logits[1, 2] = value
     message = rf"logits must be finite, but the largest of row 1 is {value}"
     with pytest.raises(GenerationError, match=message) as caught:
-        getattr(sampler(**changes), method)(logits, NOTHING, 0)
+        sampler(**changes).choose(logits, NOTHING, 0)
     assert isinstance(caught.value, MinigptError)
 
 
@@ -428,7 +428,7 @@ def test_processors_act_in_their_order_after_the_penalties_and_before_the_temper
     assert choices.process(torch.zeros(1, 2), NOTHING, 0).tolist() == [[2, 8]]
     assert seen == [[[0, 3]]]
     torch.testing.assert_close(
-        choices.distribution(torch.zeros(1, 2), NOTHING, 0), torch.tensor([[4.0, 16.0]]).softmax(-1)
+        distribution(choices, torch.zeros(1, 2), NOTHING, 0), torch.tensor([[4.0, 16.0]]).softmax(-1)
     )
 
 

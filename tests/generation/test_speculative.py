@@ -8,10 +8,9 @@ from builders import new_model
 from torch import Tensor
 
 from minigpt.config import SamplingConfig
-from minigpt.generation.decoding import Decoder, generate_uncached
+from minigpt.generation.decoding import Decoder, generate
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculative import (
     ChooseDraft,
@@ -39,7 +38,7 @@ def sharp_model(n_positions: int = 24, seed: int = 0, vocab_size: int = VOCABULA
 
 def build(kind: str, model: GPT) -> Engine:
     """Torch's in float64: its kernels round differently for one id and for several."""
-    return TorchEngine(model.double()) if kind == "torch" else NativeEngine(model, "int8" if kind == "int8" else "none")
+    return Engine(model.double()) if kind == "torch" else NativeEngine(model, "int8" if kind == "int8" else "none")
 
 
 class Oracle:
@@ -141,13 +140,13 @@ def test_two_texts_share_the_engine_of_a_draft_model(always_drafts: None) -> Non
 def test_accepted_draft_tokens_save_reads_of_the_model(always_drafts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted at the engine itself: a greedy text that repeats a phrase is read in a fraction of the steps."""
     engine, reads = build("torch", sharp_model(200, scale=3)), []
-    read = TorchEngine.read
+    read = Engine.read
 
-    def counted(self: TorchEngine, ids: Tensor) -> Tensor:
+    def counted(self: Engine, ids: Tensor) -> Tensor:
         reads.append(ids.shape[1])
         return read(self, ids)
 
-    monkeypatch.setattr(TorchEngine, "read", counted)
+    monkeypatch.setattr(Engine, "read", counted)
     config = SamplingConfig(max_new_tokens=100, temperature=0)
     expected, _ = continued(engine, [1, 2], config)
     assert reads == [1] * 99
@@ -187,8 +186,8 @@ def test_drawn_tokens_have_the_models_distribution_with_a_drafter_too(always_dra
     expected = count * chances.gather(2, texts[..., None]).prod(dim=1).flatten()  # (27,)
     assert float(expected.sum()) == pytest.approx(count)
     assert float(expected.min()) > 2.5
-    engine, observed, accepted = TorchEngine(model), torch.zeros(27, dtype=torch.float64), 0
-    drafter = DraftModel(TorchEngine(draft), size) if kind == "draft" else PromptLookup()
+    engine, observed, accepted = Engine(model), torch.zeros(27, dtype=torch.float64), 0
+    drafter = DraftModel(Engine(draft), size) if kind == "draft" else PromptLookup()
     for seed in range(count):
         config = SamplingConfig(max_new_tokens=3, temperature=1.0, top_p=1.0, seed=seed)
         decoder = Decoder(engine, [prompt], Sampler(config), drafter=drafter)
@@ -207,22 +206,22 @@ def test_a_stop_string_within_accepted_draft_tokens_ends_the_row_there(
 ) -> None:
     tokenizer, model = Tokenizer.named("bytes"), sharp_model(120, vocab_size=257, seed=8).double()
     config = SamplingConfig(max_new_tokens=60, seed=5, **settings)  # type: ignore[arg-type]
-    plain = "".join(piece.text for piece in generate_pieces(TorchEngine(model), tokenizer, ["ab"], config))
+    plain = "".join(piece.text for piece in generate_pieces(Engine(model), tokenizer, ["ab"], config))
     for stop in sorted({*plain[5:40:7]}):
         stopped = config.replace(stop=(stop,))
-        expected = list(generate_pieces(TorchEngine(model), tokenizer, ["ab"], stopped))
+        expected = list(generate_pieces(Engine(model), tokenizer, ["ab"], stopped))
         (ids,) = [[256, *b"ab", *(piece.token.id for piece in expected), *[3] * 9]]
         oracle = Oracle(ids[1:], None, 7)
-        assert list(generate_pieces(TorchEngine(model), tokenizer, ["ab"], stopped, drafter=oracle)) == expected
+        assert list(generate_pieces(Engine(model), tokenizer, ["ab"], stopped, drafter=oracle)) == expected
 
 
 def test_drafting_happens_only_while_there_is_one_row(always_drafts: None) -> None:
     model = sharp_model(40).double()
     config = SamplingConfig(max_new_tokens=20, temperature=1.0, seed=6)
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    expected = torch.stack(list(generate_uncached(model, ids, config)), dim=1).tolist()
+    expected = torch.stack(list(generate(Engine(model), ids, config)), dim=1).tolist()
     drafter = Oracle([1, 2, 3, *expected[0]], None, 4)
-    decoder = Decoder(TorchEngine(model), ids.tolist(), Sampler(config), drafter=drafter)
+    decoder = Decoder(Engine(model), ids.tolist(), Sampler(config), drafter=drafter)
     for _ in range(5):
         assert [len(tokens) for tokens in decoder.advance()] == [1, 1]
     assert drafter.requested == []
@@ -304,6 +303,6 @@ def test_drafting_changes_no_token_with_the_callers_processors(
 
 
 def test_engines_whose_logits_depend_on_the_number_of_tokens_get_no_drafter_by_default() -> None:
-    assert default_drafter(TorchEngine(new_model())) is None
+    assert default_drafter(Engine(new_model())) is None
     if compiled.library() is not None:
         assert isinstance(default_drafter(NativeEngine(new_model())), PromptLookup)

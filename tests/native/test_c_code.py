@@ -108,8 +108,8 @@ def test_draws_are_the_same_on_64_bit_arm(build: Build) -> None:
 
 def test_the_structures_have_the_same_layout_in_python_and_c(build: Build) -> None:
     expected = []
-    for kind in (engine._Matrix, engine._Layer, engine._Model, engine._Rows):
-        name = kind.__name__.removeprefix("_")
+    for kind in (engine._Matrix, engine._Layer, engine._Model, engine._RowsToRead):
+        name = kind.__name__.removeprefix("_").removesuffix("ToRead")
         expected.append(f"{name} {ctypes.sizeof(kind)}")
         fields = [(field[0], getattr(kind, field[0])) for field in kind._fields_]
         expected += [f"{name}.{member} {field.offset} {field.size}" for member, field in fields]

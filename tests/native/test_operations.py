@@ -12,7 +12,6 @@ from minigpt import GPT, GPTConfig
 from minigpt.model.attention import causal_mask
 from minigpt.native import compiled, operations, weight_updates
 from minigpt.native.accelerate import LayerNorm, Linear, accelerate
-from minigpt.native.linear import linear, linear_gradients
 from minigpt.training.loss import LossModel, overwrite_with_gradient
 from minigpt.training.muon import orthogonalize
 from minigpt.training.sampled_softmax import EXCLUDED
@@ -187,8 +186,8 @@ def test_the_number_of_threads_changes_no_bit(threads: Callable[[int], None]) ->
     def with_tiles() -> list[Tensor]:
         qkv, x = numbers(3, 224, 3 * 64), numbers(512, 96)
         attended, logs = operations.attention(qkv, 2)
-        y = linear(x, *layer)
-        of_layer = linear_gradients(y, x, layer[0], of_input=True)
+        y = operations.linear(x, *layer)
+        of_layer = operations.linear_gradients(y, x, layer[0], of_input=True)
         attention_gradient = operations.attention_gradient(attended, qkv, logs)
         return [attended, logs, attention_gradient, y, *of_layer, orthogonalize(qkv[:, :64])]
 

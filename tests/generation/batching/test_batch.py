@@ -11,12 +11,11 @@ from builders import random_model
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.batching.batch import Batch
-from minigpt.generation.batching.requests import Event, Failed, Request, ScoredPrompt
-from minigpt.generation.engines.cuda_slots import CudaSlots
+from minigpt.generation.batching.requests import Event, Failed, GenerationRequest, ScoredPrompt
+from minigpt.generation.engines.cuda_graphs import CudaSlots
 from minigpt.generation.engines.native import NativeSlots
 from minigpt.generation.engines.resolve import resolve_engine, resolve_slots
-from minigpt.generation.engines.slots import SlotEngine
-from minigpt.generation.engines.torch_slots import TorchSlots
+from minigpt.generation.engines.slots import Slots
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.streaming import Piece, generate_pieces
 from minigpt.model.gpt import GPT
@@ -25,17 +24,17 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.named("bytes")
 CONTEXT = 96
-NewEngine = Callable[[GPT, int], SlotEngine]
+NewEngine = Callable[[GPT, int], Slots]
 
 
-def small_chunks(engine: SlotEngine) -> SlotEngine:
+def small_chunks(engine: Slots) -> Slots:
     """The engine with chunks so small that short prompts have several."""
     engine.chunk_size = 8
     return engine
 
 
 ENGINES: dict[str, NewEngine] = {
-    "pytorch": lambda model, slots: small_chunks(TorchSlots(model, slots)),
+    "pytorch": lambda model, slots: small_chunks(Slots(model, slots)),
     "fixed shapes": lambda model, slots: small_chunks(CudaSlots(model, slots)),
 }
 if compiled.library() is not None:
@@ -49,10 +48,10 @@ def small_model() -> GPT:
 
 
 def new_request(prompt: bytes, *, alternatives: int | None = 2, score: bool = False, continues: bool = True,
-                **sampling: object) -> Request:  # fmt: skip
+                **sampling: object) -> GenerationRequest:  # fmt: skip
     config = SamplingConfig(**{"max_new_tokens": 6, "seed": 1, "top_p": 1.0, "temperature": 1.0, **sampling})
     sampler = Sampler(config, TOKENIZER)
-    return Request(list(prompt), config, sampler, alternatives, score_prompt=score, continues=continues)
+    return GenerationRequest(list(prompt), config, sampler, alternatives, score_prompt=score, continues=continues)
 
 
 def new_batch(new_engine: NewEngine, *, slots: int = 4, **options: int) -> Batch:
@@ -68,7 +67,7 @@ def finish(batch: Batch, most: int = 2000) -> list[Event]:
     raise AssertionError("the batch does not end")
 
 
-def answers(events: list[Event], request: Request) -> dict[int, list[object]]:
+def answers(events: list[Event], request: GenerationRequest) -> dict[int, list[object]]:
     """What a request got, for each of its samples; its scored prompt under -1."""
     found: dict[int, list[object]] = {}
     for event in events:
@@ -78,13 +77,13 @@ def answers(events: list[Event], request: Request) -> dict[int, list[object]]:
     return found
 
 
-def alone(new_engine: NewEngine, request: Request) -> dict[int, list[object]]:
+def alone(new_engine: NewEngine, request: GenerationRequest) -> dict[int, list[object]]:
     batch = new_batch(new_engine)
     batch.add(request)
     return answers(finish(batch), request)
 
 
-def some_requests(draw: random.Random, count: int) -> list[Request]:
+def some_requests(draw: random.Random, count: int) -> list[GenerationRequest]:
     """Requests of every kind; many of them begin alike."""
     beginnings = [bytes(draw.randrange(256) for _ in range(20)) for _ in range(3)]
     kinds: list[dict[str, object]] = [
@@ -127,7 +126,7 @@ def test_a_request_gets_the_same_alone_and_beside_others(new_engine: NewEngine, 
     draw = random.Random(seed)
     requests = some_requests(draw, 20)
     batch = new_batch(new_engine, prompt_tokens=5, prefix_cache_bytes=draw.choice((0, 100_000, 10_000_000)))
-    left, cancelled, events = list(requests), set[Request](), []
+    left, cancelled, events = list(requests), set[GenerationRequest](), []
     while left or not batch.is_idle:
         for _ in range(draw.randrange(3)):
             if left:
@@ -146,7 +145,7 @@ def test_a_request_gets_the_same_alone_and_beside_others(new_engine: NewEngine, 
 def test_the_tokens_are_those_of_generate() -> None:
     model = small_model()
     config = SamplingConfig(max_new_tokens=120, samples=3, seed=5)
-    request = Request(list(b"Once upon"), config, Sampler(config, TOKENIZER))
+    request = GenerationRequest(list(b"Once upon"), config, Sampler(config, TOKENIZER))
     batch = Batch(resolve_slots(model, 4), TOKENIZER)
     batch.add(request)
     found = answers(finish(batch), request)
@@ -263,7 +262,7 @@ def test_an_error_ends_its_own_request_only() -> None:
 def test_a_damaged_model_fails_its_requests_in_one_sentence(options: dict[str, object]) -> None:
     model = small_model()
     model.final_norm.weight.data.fill_(float("nan"))
-    batch = Batch(TorchSlots(model, 2), TOKENIZER)
+    batch = Batch(Slots(model, 2), TOKENIZER)
     batch.add(request := new_request(b"a long prompt" * 6, **options))
     (failed,) = answers(finish(batch), request)[-1]
     assert isinstance(failed, Failed)
@@ -274,7 +273,7 @@ def test_a_damaged_model_fails_its_requests_in_one_sentence(options: dict[str, o
 def test_a_model_that_is_damaged_at_one_position_fails_the_score_of_it() -> None:
     model = small_model()
     model.position_embedding.weight.data[70].fill_(float("nan"))
-    batch = Batch(small_chunks(TorchSlots(model, 2)), TOKENIZER)
+    batch = Batch(small_chunks(Slots(model, 2)), TOKENIZER)
     bad, good = new_request(bytes(80), score=True, continues=False), new_request(bytes(60), score=True)
     for request in (bad, good):
         batch.add(request)
@@ -306,7 +305,7 @@ def test_a_text_that_failed_leaves_no_nan_in_its_slot_for_later_texts(new_engine
     ],
     ids=["empty", "too long to be scored", "keep-first"],
 )
-def test_a_request_that_cannot_be_run_is_refused(request_: Request, message: str) -> None:
+def test_a_request_that_cannot_be_run_is_refused(request_: GenerationRequest, message: str) -> None:
     batch = new_batch(ENGINES["pytorch"])
     with pytest.raises(ConfigError, match=message):
         batch.add(request_)

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.engines.cuda_slots import CudaSlots
+from minigpt.generation.engines.cuda_graphs import CudaSlots
 from minigpt.generation.engines.native import NativeSlots
 from minigpt.generation.engines.resolve import resolve_slots
-from minigpt.generation.engines.slots import Chunk, SlotEngine
-from minigpt.generation.engines.torch_slots import TorchSlots
+from minigpt.generation.engines.slots import Chunk, Slots
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
 
@@ -38,7 +37,7 @@ def some_ids(count: int, seed: int) -> list[int]:
     return random.Random(seed).choices(range(SHAPE.vocab_size), k=count)
 
 
-def read_alone(engine: SlotEngine, slot: int, ids: list[int], size: int) -> Tensor:
+def read_alone(engine: Slots, slot: int, ids: list[int], size: int) -> Tensor:
     """The logits after every id of one slot, read `size` ids at a time."""
     parts = [ids[at : at + size] for at in range(0, len(ids), size)]
     return torch.cat([engine.read([Chunk(slot, at * size, part, len(part))])[0] for at, part in enumerate(parts)])
@@ -73,13 +72,13 @@ def test_the_bits_of_a_row_do_not_depend_on_how_it_is_divided(form: str, size: i
     assert torch.equal(read_alone(engine, 0, ids, 1), read_alone(engine, 1, ids, size))
 
 
-def new_engines() -> list[SlotEngine]:
-    engines: list[SlotEngine] = [TorchSlots(some_model(), 3), CudaSlots(some_model(), 3)]
+def new_engines() -> list[Slots]:
+    engines: list[Slots] = [Slots(some_model(), 3), CudaSlots(some_model(), 3)]
     return [*engines, NativeSlots(some_model(), 3)] if compiled.library() is not None else engines
 
 
 @pytest.mark.parametrize("engine", new_engines(), ids=lambda engine: type(engine).__name__)
-def test_logits_are_those_of_the_model(engine: SlotEngine) -> None:
+def test_logits_are_those_of_the_model(engine: Slots) -> None:
     rows = [some_ids(length, length) for length in (9, 30, 17)]
     found: list[list[Tensor]] = [[] for _ in rows]
     read = [0, 0, 0]
@@ -98,7 +97,7 @@ def test_logits_are_those_of_the_model(engine: SlotEngine) -> None:
 
 
 @pytest.mark.parametrize("engine", new_engines(), ids=lambda engine: type(engine).__name__)
-def test_saved_keys_and_values_can_be_used_in_another_slot(engine: SlotEngine) -> None:
+def test_saved_keys_and_values_can_be_used_in_another_slot(engine: Slots) -> None:
     ids = some_ids(20, 3)
     (expected,) = engine.read([Chunk(0, 0, ids)])
     engine.read([Chunk(1, 0, some_ids(30, 4))])
@@ -140,6 +139,6 @@ def test_a_recorded_step_gives_a_slot_the_same_bits_beside_others_and_the_logits
 
 def test_the_engine_fits_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "_library", lambda: "no compiler")
-    assert type(resolve_slots(some_model(), 2, "auto")) is TorchSlots
+    assert type(resolve_slots(some_model(), 2, "auto")) is Slots
     with pytest.raises(ConfigError, match="no compiler"):
         resolve_slots(some_model(), 2, "int8")
