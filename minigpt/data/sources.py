@@ -19,13 +19,12 @@ from typing import Any
 from minigpt.bounded_reading import read_json_value
 from minigpt.config import ReadingConfig
 from minigpt.data.chat_log import CONVERSATION_KEYS, conversation_fields, is_pair
+from minigpt.data.find_files import find_files, shown
 from minigpt.data.parquet import read_parquet
 from minigpt.data.records import Record, json_form, json_lines, json_values, read_records
-from minigpt.data.skipped import shown
 from minigpt.data.source_files import (
     Decoding,
     SourceFile,
-    find_files,
     not_text,
     open_source,
     skip_bom,

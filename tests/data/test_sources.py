@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.data import source_files, sources
+from minigpt.data import find_files, sources
 from minigpt.data.sources import BLOCK_SIZE, scan
 from minigpt.errors import ConfigError, DataError
 
@@ -181,6 +181,8 @@ def test_standard_input_can_be_read_twice_and_leaves_no_file(standard_input, tmp
     assert len(list(tmp_path.iterdir())) == 1
     del found
     assert list(tmp_path.iterdir()) == []
+    standard_input("Häuser".encode())
+    assert documents("-", encoding="latin-1") == ["Häuser"]  # in the encoding that it has
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -357,7 +359,7 @@ def test_a_device_is_refused():
 
 
 def test_a_stream_without_end_is_refused(standard_input, monkeypatch):
-    monkeypatch.setattr(source_files, "_MAX_STREAM", 3 * BLOCK_SIZE)
+    monkeypatch.setattr(find_files, "_MAX_STREAM", 3 * BLOCK_SIZE)
     standard_input(b"a" * 3 * BLOCK_SIZE)
     assert scan(["-"]).text_bytes == 3 * BLOCK_SIZE
     standard_input(b"a" * (3 * BLOCK_SIZE + 1))
