@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.errors import TokenizerError
-from minigpt.tokenizer.huggingface_json import flat_steps
+from minigpt.tokenizer.huggingface_json import added_token, flat_steps
 from minigpt.tokenizer.library_checks import check_rules
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, replace_surrogates, unicode_to_bytes
 
@@ -195,9 +195,8 @@ def build_rules(content: Mapping[str, Any], special: Mapping[str, int], *, finds
     all_added = list(content["added_tokens"])
     if finds_special:
         hidden = {}
-        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
         known = {token["content"] for token in all_added}
-        all_added += [{"id": id, "content": name, **flags} for name, id in special.items() if name not in known]
+        all_added += [added_token(name, id, {"special": True}) for name, id in special.items() if name not in known]
     if model["type"] == "Unigram":
         model["vocab"] = [[hidden.get(token, token), score] for token, score in model["vocab"]]
     else:

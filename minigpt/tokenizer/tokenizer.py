@@ -20,7 +20,7 @@ import tiktoken
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import files
 from minigpt.tokenizer.bpe_training import requested_vocab_size, train_merges
-from minigpt.tokenizer.config_files import read_end_ids
+from minigpt.tokenizer.config_files import read_config
 from minigpt.tokenizer.library import LibraryCoder, LibraryVocabulary
 from minigpt.tokenizer.utf8 import Transitions, token_transitions
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, bytes_to_unicode, replace_surrogates
@@ -114,10 +114,11 @@ class Tokenizer:
         Raises: TokenizerError if the directory has no tokenizer, or a damaged one, or one whose ids would differ here.
         """
         directory = Path(directory)
-        tokenizer = cls(files.read(directory, end_of_text), files.read_chat_template(directory))
-        if files.reads_names(directory):
+        config = read_config(directory)
+        tokenizer = cls(files.read(directory, config, end_of_text), config.chat_template)
+        if config.options.get(files.READS_NAMES) is True:
             tokenizer = tokenizer.with_names()
-        return tokenizer.with_end_ids(read_end_ids(directory))
+        return tokenizer.with_end_ids(config.stop_ids)
 
     def save(self, directory: str | Path) -> None:
         """Writes the files that Hugging Face's AutoTokenizer and older programs read.
