@@ -24,12 +24,15 @@ from minigpt.data.encodings import (
 )
 from minigpt.data.formats import HEAD_BYTES, unread_format
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
-from minigpt.data.zstd import ZstdDamagedError, open_zstd
+from minigpt.data.zstd import open_zstd
 from minigpt.errors import DataError, reason_of
 
 _BLOCK = 2**20  # bytes per read
 COMPRESSED = (GZIP_MAGIC, ZSTD_MAGIC)
 MAY_HAVE_ZEROS = (*COMPRESSED, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+
+
+ByteStream = BufferedReader | gzip.GzipFile  # or a ZstdFile, which has the same methods
 
 
 class Decoding(NamedTuple):
@@ -177,7 +180,7 @@ def head_of(file: SourceFile) -> bytes:
 
 
 @contextlib.contextmanager
-def open_source(file: SourceFile) -> Iterator[BufferedReader | gzip.GzipFile]:
+def open_source(file: SourceFile) -> Iterator[ByteStream]:
     """Opens a file for reading its text as UTF-8, decompressed if it is compressed by gzip or zstd; turns errors into a
     DataError.
 
@@ -185,20 +188,16 @@ def open_source(file: SourceFile) -> Iterator[BufferedReader | gzip.GzipFile]:
     """
     try:
         with file.path.open("rb") as raw, contextlib.ExitStack() as stack:
-            stream: BufferedReader | gzip.GzipFile = raw
+            stream: ByteStream = raw
             if raw.peek(2)[:2] == GZIP_MAGIC:
                 stream = stack.enter_context(gzip.GzipFile(fileobj=raw))
             elif raw.peek(4)[:4] == ZSTD_MAGIC:
-                stream = open_zstd(raw, file.name)
+                stream = stack.enter_context(open_zstd(raw, file.name))
             encoding, errors = file.decoding
             yield stream if is_utf8(encoding) else BufferedReader(Recoded(stream, file.name, encoding, errors))
     except EOFError as error:
         raise DataError(
             f"{file.name} is truncated: its compressed stream ends too early; download or compress it again"
-        ) from error
-    except ZstdDamagedError as error:
-        raise DataError(
-            f"{file.name} cannot be decompressed by zstd ({error}); download or compress it again"
         ) from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{file.name} is damaged: its gzip stream cannot be decompressed ({error})") from error
@@ -206,7 +205,7 @@ def open_source(file: SourceFile) -> Iterator[BufferedReader | gzip.GzipFile]:
         raise DataError(f"{file.name} cannot be read ({reason_of(error)})") from error
 
 
-def skip_bom(name: str, stream: BufferedReader | gzip.GzipFile) -> int:
+def skip_bom(name: str, stream: ByteStream) -> int:
     """Skips a UTF-8 byte order mark and returns its length in bytes, 0 if there is none.
 
     Raises: DataError for a byte order mark of UTF-16 or UTF-32.

@@ -607,8 +607,8 @@ def test_a_parser_gets_no_attributes_and_no_markup_that_was_not_counted(monkeypa
     page = b"<p " + b" ".join(b"a%d=1" % number for number in range(60_000)) + b">x</p>"
     assert html._simplified(page, xhtml=False) == b"<p>x</p>"
     monkeypatch.setattr(limits, "MAX_NODES", 4)
-    assert html.html_text(page, limits.Budget(10)) == "x"
-    budget = limits.Budget(10)
+    assert html.html_text(page, limits.MarkupBudget(10)) == "x"
+    budget = limits.MarkupBudget(10)
     with pytest.raises(limited_reading.RefusedError, match="has more than 4 tags"):
         html.html_text(page, budget) + html.html_text(page, budget)
 

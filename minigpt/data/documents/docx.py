@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from minigpt.data.documents.archive import Archive
 from minigpt.data.documents.formulas import WORD_SIGNS, is_compound
-from minigpt.data.documents.limits import Budget, without_soft_hyphens
+from minigpt.data.documents.limits import MarkupBudget, without_soft_hyphens
 from minigpt.data.limited_reading import RefusedError
 
 # The namespaces of the elements with text, as Word writes them and in its "strict" files.
@@ -46,19 +46,19 @@ def docx_text(content: bytes) -> str:
     """
     if content.startswith(_OLE):
         raise RefusedError("is encrypted, or a .doc; open it in Word and save it as .docx without a password")
-    with Archive(content, _RATIO) as archive:
-        main = next(_targets(archive, "", "officeDocument"), None)
-        if main is None:
-            raise RefusedError("is damaged: its _rels/.rels names no Word document; save it again")
-        root = archive.xml(main)
-        if _kind(root) != "w:document":
-            raise RefusedError(f"is not a Word document, but has a {root.tag.rpartition('}')[2]!r}; save it as .docx")
-        styles = _hidden_styles([archive.xml(path) for path in _targets(archive, main, "styles")])
-        reader = _Reader(styles, archive.budget)
-        lines = reader.lines(root)
-        for part in _REFERENCES.values():
-            for path in _targets(archive, main, part):
-                lines += reader.notes(part, archive.xml(path))
+    archive = Archive(content, _RATIO)
+    main = next(_targets(archive, "", "officeDocument"), None)
+    if main is None:
+        raise RefusedError("is damaged: its _rels/.rels names no Word document; save it again")
+    root = archive.xml(main)
+    if _kind(root) != "w:document":
+        raise RefusedError(f"is not a Word document, but has a {root.tag.rpartition('}')[2]!r}; save it as .docx")
+    styles = _hidden_styles([archive.xml(path) for path in _targets(archive, main, "styles")])
+    reader = _WordReader(styles, archive.budget)
+    lines = reader.lines(root)
+    for part in _REFERENCES.values():
+        for path in _targets(archive, main, part):
+            lines += reader.notes(part, archive.xml(path))
     return without_soft_hyphens("\n".join(lines))
 
 
@@ -127,10 +127,10 @@ def _hidden_styles(roots: list[Any]) -> _Styles:
     return _Styles(frozenset(paragraph | {None for key in default if found[key]}), frozenset(character))
 
 
-class _Reader:
+class _WordReader:
     """Reads the parts of one document."""
 
-    def __init__(self, styles: _Styles, budget: Budget) -> None:
+    def __init__(self, styles: _Styles, budget: MarkupBudget) -> None:
         self._styles, self._budget = styles, budget
         self._notes: list[tuple[str, str | None]] = []  # the notes that the text refers to: their part and id
         self._instructions: set[Any] = set()  # texts in the instruction of a field, which Word does not show

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from minigpt.data.documents.formulas import MATHML_SIGNS, is_compound
-from minigpt.data.documents.limits import TOO_DEEP, Budget, without_soft_hyphens
+from minigpt.data.documents.limits import TOO_DEEP, MarkupBudget, without_soft_hyphens
 from minigpt.data.limited_reading import RefusedError
 
 _CHARSET = re.compile(rb"""(?i)(?:charset|encoding)\s*=\s*["']?\s*([a-z0-9_.:-]{1,40})""")
@@ -81,7 +81,7 @@ def declared_encoding(page: bytes) -> str | None:
     return name if name in _ENCODINGS else None
 
 
-def html_text(page: bytes, budget: Budget, xhtml: bool = False) -> str:
+def html_text(page: bytes, budget: MarkupBudget, xhtml: bool = False) -> str:
     """The text of a page in UTF-8: a line for each block, and an empty line around paragraphs and headings.
 
     Omits the readings of ruby characters and the elements that are hidden.

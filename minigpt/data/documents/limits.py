@@ -16,7 +16,7 @@ class EncodingError(RefusedError):
     """A document that is whole but in another encoding than the one in which it should be read."""
 
 
-class Budget:
+class MarkupBudget:
     """Counts the markup of one document; a parser gets only what was counted."""
 
     def __init__(self, size: int, ratio: int = 1) -> None:
