@@ -163,11 +163,7 @@ def _decoded(files: Iterable[SourceFile]) -> tuple[list[SourceFile], list[str]]:
 
 
 def _readable(file: SourceFile) -> SourceFile:
-    """The file itself, or the text of a document as a temporary file.
-
-    Raises: DataError for a document that cannot be read, and for a format that is not; MissingPackageError without the
-    package that reads it.
-    """
+    """The file itself, or the text of a document as a temporary file."""
     if is_document(file.path):
         # Bytes that are invalid in it are written as they are, and met by all that reads the copy as in any text.
         text = read_document(file.path, file.name, *file.decoding).encode(errors="surrogateescape")
@@ -200,7 +196,6 @@ def _in_folder(
     """The text files and documents in a folder by their paths, sorted, without reading the `known` ones again.
 
     Adds files that are not text, models, and files and folders that cannot be read to `skipped`.
-    Raises: DataError if there is nothing else, and no model, unless it `may_be_empty`.
     """
     found: dict[str, SourceFile] = {}
     models: list[Path] = []
@@ -247,10 +242,7 @@ def _is_read(file: SourceFile) -> bool:
 
 
 def _spool(blocks: Iterable[bytes], name: str, decoding: Decoding = UTF8) -> SourceFile:
-    """Copies a stream, which must be read twice, to a temporary file.
-
-    Raises: DataError for a stream that is no text, cannot be read, or has not ended after _MAX_STREAM bytes.
-    """
+    """Copies a stream, which must be read twice, to a temporary file."""
     try:
         descriptor, path = tempfile.mkstemp(prefix="minigpt-")
         file = SourceFile(Path(path), name, decoding, copy=TemporaryCopy(Path(path)))
@@ -286,10 +278,7 @@ def is_pipe(source: str) -> bool:
 
 
 def _read_pipe(path: Path) -> Iterator[bytes]:
-    """The content of a named pipe, until the last program that writes to it closes it.
-
-    Raises: OSError if it cannot be opened, DataError if no program opens it for writing within half a second.
-    """
+    """The content of a named pipe, until the last program that writes to it closes it."""
     with open(path, "rb", buffering=0, opener=open_without_waiting) as pipe:
         until = time.monotonic() + _PATIENCE
         while (block := pipe.read(_BLOCK)) == b"":

@@ -102,10 +102,7 @@ def _form_of(file: SourceFile, key: str, _modified: int, _size: int) -> JsonForm
 
 
 def _named_form(name: str, key: str, value: object, form: JsonForm) -> JsonForm:
-    """The form of a file that the user named and whose first value has no text: on the first line, or the whole file.
-
-    Raises: DataError with what the value has instead.
-    """
+    """The form of a file that the user named and whose first value has no text: lines, or the whole file."""
     if form == "lines" and isinstance(value, dict):
         return form  # reading it says what the line has
     if isinstance(value, dict) and not conversation_fields(value, key):
@@ -255,10 +252,7 @@ def _bounded_lines(name: str, stream: ByteStream) -> Iterator[bytes]:
 
 
 def _without_surrogates(location: str, text: str, errors: str) -> str:
-    """The text with lone surrogates replaced by U+FFFD: JSON can escape one, but UTF-8 cannot encode it.
-
-    Raises: DataError for one if `errors` is strict.
-    """
+    """The text with lone surrogates replaced by U+FFFD: JSON can escape one, but UTF-8 cannot encode it."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -286,10 +280,7 @@ def read_parquet(path: Path, name: str, key: str, errors: str) -> Iterator[Recor
 
 
 def _text_columns(found: list[Column], name: str, key: str) -> list[str]:
-    """The names of the columns to read.
-
-    Raises: DataError if there is none, or it holds something else than texts or conversations.
-    """
+    """The names of the columns to read."""
     names = [each.name for each in found]
     kinds = {each.name: each for each in found}
     columns = conversation_fields(names, key)

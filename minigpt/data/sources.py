@@ -146,10 +146,7 @@ def scan(
 
 
 def _measure(files: Sequence[SourceFile], reading: ReadingConfig, seen: set[bytes] | None) -> dict[str, Any]:
-    """Reads the files: the fields of `Scan` that describe their text.
-
-    Raises: DataError for a text without characters, and as `scan`.
-    """
+    """Reads the files: the fields of `Scan` that describe their text."""
     digest, of_document = hashlib.sha256(), hashlib.blake2b(digest_size=_HASH_BYTES)
     lengths, duplicates = array("q"), array("q")
     number = size = length = text_bytes = n_conversations = n_unlearned = 0
@@ -308,10 +305,7 @@ def _split_documents(blocks: Iterable[str]) -> Iterator[Piece]:
 
 
 def _skip_blank(name: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Skips the documents of white space only; the first piece of every other document has other characters.
-
-    Raises: DataError for a document that begins with more than _MAX_BLANK characters of white space.
-    """
+    """Skips the documents of white space only; the first piece of every other document has other characters."""
     leading: list[str] | None = []  # the document's leading white space; None after its first other character
     length = 0
     for piece, ends in pieces:

@@ -223,8 +223,6 @@ _ROLES = {
 def _wordpiece_json(lines: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """The content of the tokenizer.json with the rules of BertTokenizer: `lines` has a token per line, and `config`
     the entries of tokenizer_config.json.
-
-    Raises: TokenizerError if it has no unknown token.
     """
     tokens = lines.replace("\r\n", "\n").removesuffix("\n").split("\n")
     vocab = {token: id for id, token in enumerate(tokens)}

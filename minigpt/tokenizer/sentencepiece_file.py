@@ -19,6 +19,16 @@ from minigpt.tokenizer.vocabulary import MAX_IDS
 
 _UNIGRAM, _BPE = 1, 2
 _CONTROL, _USER_DEFINED = 3, 4
+_SETTINGS = {  # by the numbers of the message and of its field
+    (2, 3): "kind",
+    (2, 22): "splits_at_spaces",
+    (2, 35): "bytes_for_unknown",
+    (2, 40): "unknown",
+    (3, 2): "charsmap",
+    (3, 3): "adds_prefix",
+    (3, 4): "joins_spaces",
+}
+_LONGEST_MERGED = 256  # characters; SentencePiece's own limit is 16 by default
 _DAMAGED = "it is not a SentencePiece model, or is damaged"
 
 
@@ -85,26 +95,11 @@ def _read_piece(content: bytes) -> VocabularyPiece:
 def _read_settings(model: SentencePieceModel, message: int, content: bytes) -> None:
     """Reads the trainer's settings (message 2) or the normalizer's (3)."""
     for number, value in protobuf_fields(content):
-        if isinstance(value, bytes):
-            if (message, number) == (3, 2):
-                model.charsmap = value
-            continue
-        match message, number:
-            case 2, 3:
-                model.kind = value
-            case 2, 22:
-                model.splits_at_spaces = bool(value)
-            case 2, 24:
-                if value:
-                    raise TokenizerError("its SentencePiece model must not treat white space as a suffix")
-            case 2, 35:
-                model.bytes_for_unknown = bool(value)
-            case 2, 40:
-                model.unknown = value
-            case 3, 3:
-                model.adds_prefix = bool(value)
-            case 3, 4:
-                model.joins_spaces = bool(value)
+        if (message, number) == (2, 24) and value and isinstance(value, int):
+            raise TokenizerError("its SentencePiece model must not treat white space as a suffix")
+        name = _SETTINGS.get((message, number), "")
+        if name and isinstance(value, bytes) == (name == "charsmap"):
+            setattr(model, name, value if name in ("charsmap", "kind", "unknown") else bool(value))
 
 
 def as_llama(model: SentencePieceModel, *, legacy: bool = False) -> SentencePieceModel:
@@ -176,6 +171,3 @@ def _merges(pieces: Sequence[VocabularyPiece]) -> list[list[str]]:
             if text[:at] in ids and text[at:] in ids:
                 found.append((id, at, len(text) - at, text[:at], text[at:]))
     return [[left, right] for *_, left, right in sorted(found)]
-
-
-_LONGEST_MERGED = 256  # characters; SentencePiece's own limit is 16 by default

@@ -44,8 +44,6 @@ class Tokenizer:
     `prefix_ids` are the special tokens that an imported tokenizer puts before each text, as transformers does. They
     begin prompts; `encode` does not add them.
 
-    Of an imported tokenizer that is not `is_lossless`, decoding may not give the text back.
-
     `end_of_text` separates documents. A generated text ends at any of `end_ids`: end-of-text, and the other ids that an
     imported model lists as its `eos_token_id`.
     """
@@ -129,22 +127,21 @@ class Tokenizer:
 
     def with_chat_template(self, chat_template: str | None) -> Self:
         """A copy with this chat template; the ids of every text are the same."""
-        other = copy.copy(self)
-        other.chat_template = chat_template
-        return other
+        return self._changed(chat_template=chat_template)
 
     def with_names(self) -> Self:
         """A copy that `reads_names`: in documents, the names of special tokens are these tokens."""
-        other = copy.copy(self)
-        other.reads_names = True
-        other.__dict__.pop("fingerprint", None)
-        return other
+        return self._changed(reads_names=True)
 
     def with_end_ids(self, ids: Iterable[int]) -> Self:
         """A copy by which a generated text ends at any of these ids that it has, and at end-of-text."""
-        other = copy.copy(self)
         known = (id for id in ids if 0 <= id < self.vocab_size)
-        other.end_ids = tuple(dict.fromkeys((self.end_of_text, *known)))
+        return self._changed(end_ids=tuple(dict.fromkeys((self.end_of_text, *known))))
+
+    def _changed(self, **attributes: Any) -> Self:
+        other = copy.copy(self)
+        other.__dict__ |= attributes
+        other.__dict__.pop("fingerprint", None)
         return other
 
     @property

@@ -119,10 +119,7 @@ def read_document(path: Path, name: str, encoding: str = "utf-8", errors: str = 
 
 
 def _decoded(content: bytes, encoding: str, errors: str, declared: str | None = None) -> str:
-    """The text in UTF-8 if it is that, else in the encoding that it declares, else in the one given.
-
-    Raises: EncodingError if it is in none of them, unless `errors` is "replace".
-    """
+    """The text in UTF-8 if it is that, else in the encoding that it declares, else in the one given."""
     for name in ("utf-8-sig", *([declared] if declared else []), encoding):
         try:
             return content.decode(name)
