@@ -11,7 +11,7 @@ from minigpt.data.sources import Scan
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError
 from minigpt.jobs.events import Activity, Event
-from minigpt.planning.vocabulary import plan_tokenizer
+from minigpt.planning.defaults import plan_tokenizer
 from minigpt.storage.run_record import CorpusRecord
 from minigpt.tokenizer.bpe_training import requested_vocab_size
 from minigpt.tokenizer.tokenizer import Tokenizer

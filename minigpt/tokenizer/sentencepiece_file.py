@@ -32,7 +32,7 @@ _LONGEST_MERGED = 256  # characters; SentencePiece's own limit is 16 by default
 _DAMAGED = "it is not a SentencePiece model, or is damaged"
 
 
-class VocabularyPiece(NamedTuple):
+class StoredPiece(NamedTuple):
     """A token of a SentencePiece model, its log-probability, and what kind of token it is."""
 
     text: str
@@ -44,7 +44,7 @@ class VocabularyPiece(NamedTuple):
 class SentencePieceModel:
     """The parts of a model file that say how text is encoded."""
 
-    pieces: list[VocabularyPiece] = field(default_factory=list)
+    pieces: list[StoredPiece] = field(default_factory=list)
     kind: int = _UNIGRAM
     unknown: int = 0
     bytes_for_unknown: bool = False
@@ -80,7 +80,7 @@ def read_sentencepiece(content: bytes) -> SentencePieceModel:
     return model
 
 
-def _read_piece(content: bytes) -> VocabularyPiece:
+def _read_piece(content: bytes) -> StoredPiece:
     text, score, kind = "", 0.0, 1
     for number, value in protobuf_fields(content):
         if number == 1 and isinstance(value, bytes):
@@ -89,7 +89,7 @@ def _read_piece(content: bytes) -> VocabularyPiece:
             (score,) = struct.unpack("<f", value)
         elif number == 3 and isinstance(value, int):
             kind = value
-    return VocabularyPiece(text, score, kind)
+    return StoredPiece(text, score, kind)
 
 
 def _read_settings(model: SentencePieceModel, message: int, content: bytes) -> None:
@@ -123,8 +123,8 @@ def to_tokenizer_json(model: SentencePieceModel, *, as_xlm_roberta: bool = False
     """
     pieces, unknown = model.pieces, model.unknown
     if as_xlm_roberta:
-        first = [VocabularyPiece(name, 0.0, _CONTROL) for name in ("<s>", "<pad>", "</s>", "<unk>")]
-        pieces, unknown = [*first, *pieces[3:], VocabularyPiece("<mask>", 0.0, _CONTROL)], 3
+        first = [StoredPiece(name, 0.0, _CONTROL) for name in ("<s>", "<pad>", "</s>", "<unk>")]
+        pieces, unknown = [*first, *pieces[3:], StoredPiece("<mask>", 0.0, _CONTROL)], 3
     if not 0 <= unknown < len(pieces):
         raise TokenizerError(f"the id of its unknown token ({unknown}) must be that of a token")
     if len({piece.text for piece in pieces}) < len(pieces):
@@ -153,7 +153,7 @@ def to_tokenizer_json(model: SentencePieceModel, *, as_xlm_roberta: bool = False
     )
 
 
-def _model(model: SentencePieceModel, pieces: Sequence[VocabularyPiece], unknown: int) -> dict[str, Any]:
+def _model(model: SentencePieceModel, pieces: Sequence[StoredPiece], unknown: int) -> dict[str, Any]:
     if model.kind == _UNIGRAM:
         vocab = [[piece.text, piece.score] for piece in pieces]
         return {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": model.bytes_for_unknown}
@@ -161,7 +161,7 @@ def _model(model: SentencePieceModel, pieces: Sequence[VocabularyPiece], unknown
     return bpe_model(vocab, _merges(pieces), unknown=pieces[unknown].text, byte_fallback=model.bytes_for_unknown)
 
 
-def _merges(pieces: Sequence[VocabularyPiece]) -> list[list[str]]:
+def _merges(pieces: Sequence[StoredPiece]) -> list[list[str]]:
     """The merges that make the tokens of a BPE model: SentencePiece stores only what they make, the likeliest first."""
     ids = {piece.text: id for id, piece in enumerate(pieces)}
     found = []
