@@ -120,24 +120,15 @@ class LibraryCoder:
         self._unknown_name = vocabulary.unknown
         self._vocabulary = vocabulary
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text; the names of special tokens are ordinary text.
+    def encode(self, text: str, *, special_tokens: bool = False) -> list[int]:
+        """The ids of a text; with `special_tokens`, the names of special tokens in it are these tokens, else text.
 
         Raises: TokenizerError if the library fails.
         """
-        return self._encode(self._rules, text)
-
-    def encode_names(self, text: str) -> list[int]:
-        """The ids of a text in which the names of special tokens are these tokens.
-
-        Raises: TokenizerError if the library fails.
-        """
-        return self._encode(self._rules_with_names, text)
-
-    def _encode(self, rules: Any, text: str) -> list[int]:
         if not text.isascii():  # the library refuses lone surrogates
             text = replace_surrogates(text)
         with library_errors("it cannot encode this text"):
+            rules = self._rules_with_names if special_tokens else self._rules
             ids: list[int] = rules.encode(text, add_special_tokens=False).ids
         return ids
 

@@ -155,8 +155,8 @@ def to_tokenizer_json(model: SentencePieceModel, *, as_xlm_roberta: bool = False
 
 def _model(model: SentencePieceModel, pieces: Sequence[StoredPiece], unknown: int) -> dict[str, Any]:
     if model.kind == _UNIGRAM:
-        vocab = [[piece.text, piece.score] for piece in pieces]
-        return {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": model.bytes_for_unknown}
+        scores = [[piece.text, piece.score] for piece in pieces]
+        return {"type": "Unigram", "unk_id": unknown, "vocab": scores, "byte_fallback": model.bytes_for_unknown}
     vocab = {piece.text: id for id, piece in enumerate(pieces)}
     return bpe_model(vocab, _merges(pieces), unknown=pieces[unknown].text, byte_fallback=model.bytes_for_unknown)
 

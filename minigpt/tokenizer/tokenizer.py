@@ -296,7 +296,7 @@ class Tokenizer:
         if not special_tokens or not self.named_in(text):
             return self._coder.encode(text)
         if isinstance(self._coder, LibraryCoder):
-            return self._coder.encode_names(text)
+            return self._coder.encode(text, special_tokens=True)
         ids: list[int] = []
         for index, part in enumerate(self._special_names.split(text)):
             ids += [self.special[part]] if index % 2 else self._coder.encode(part)
