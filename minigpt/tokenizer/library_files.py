@@ -52,7 +52,7 @@ def read_library_json(
     """
     with as_tokenizer_error(path):
         content = _as_opened(read_json_unicode(path), config)
-        original = next((path.with_name(name) for name in CONVERTED if path.with_name(name).exists()), None)
+        original = converted_file(path.parent)
         files = {} if original is None else {original.name: read_regular(original)}
         return _combine(content, config, end_of_text, files, difference, from_json=True)
 

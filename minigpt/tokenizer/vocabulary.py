@@ -163,7 +163,8 @@ class Vocabulary:
 
         Raises: TokenizerError as `mergeable_ranks`, and for a merge whose result is not in the vocabulary.
         """
-        if self.by_character or (self.is_in_order and _hash_of(self.merges) == _GPT2_MERGES):
+        digest = hashlib.sha256(b"\n".join(map(b" ".join, self.merges))).hexdigest()
+        if self.by_character or (self.is_in_order and digest == _GPT2_MERGES):
             return dict(self.tokens)
         result = {token: self.tokens[token] for token in (bytes([byte]) for byte in range(256))}
         for token in mergeable_ranks(self.merges):
@@ -186,10 +187,6 @@ class Vocabulary:
             and all(len(token) == 1 for token in tokens[:256])
             and tokens[256:] == merged
         )
-
-
-def _hash_of(merges: Sequence[Merge]) -> str:
-    return hashlib.sha256(b"\n".join(map(b" ".join, merges))).hexdigest()
 
 
 def check_prefix(prefix: Sequence[int], special: Mapping[str, int]) -> None:
