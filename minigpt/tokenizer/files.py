@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from minigpt.bounded_reading import read_json_unicode, read_regular
 from minigpt.errors import TokenizerError
@@ -40,17 +41,18 @@ def gpt2() -> Vocabulary:
     return Vocabulary.in_order(GPT2_BYTES, parse_merges(text))
 
 
-def write(
-    directory: Path, vocabulary: AnyVocabulary, chat_template: str | None = None, *, reads_names: bool = False
-) -> None:
+def write(directory: Path, vocabulary: AnyVocabulary, chat_template: str | None, *, reads_names: bool) -> None:
     """Writes a tokenizer's files into a directory, which is created if missing.
 
     The files are `tokenizer.json` and `tokenizer_config.json`, and for older programs `vocab.json` and `merges.txt`,
     except for a tokenizer by character, which these cannot express. A tokenizer of other rules keeps its own files.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    options: dict[str, Any] = {} if chat_template is None else {"chat_template": chat_template}
+    if reads_names:
+        options[READS_NAMES] = True
     if isinstance(vocabulary, LibraryVocabulary):
-        library_files.write(directory, vocabulary, chat_template, {READS_NAMES: True} if reads_names else {})
+        library_files.write(directory, vocabulary, options)
         return
     if isinstance(vocabulary, IdsOnly):
         write_json(directory / CONFIG, {_IDS_ONLY: [vocabulary.size, vocabulary.end_id]})
@@ -66,8 +68,7 @@ def write(
         "padding_side": "left",  # so that prompts of different lengths end together in a batch
         "add_prefix_space": False,
         "clean_up_tokenization_spaces": False,  # the default of transformers 4 is True
-        **({} if chat_template is None else {"chat_template": chat_template}),
-        **({READS_NAMES: True} if reads_names else {}),
+        **options,
     }
     content = to_tokenizer_json(vocabulary)
     write_json(directory / library_files.FILE, content)

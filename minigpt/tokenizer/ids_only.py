@@ -22,6 +22,8 @@ class IdsOnly:
     prefix = ()
     by_character = False
     kind = "none"
+    unknown = None
+    difference = ""
     is_lossless = False
     drops_first_space = True
     added: ClassVar[dict[str, int]] = {}

@@ -97,9 +97,7 @@ def read_prefixed(
     return _combine(content, config, end_of_text, files, "its add_prefix_space (True) must be false")
 
 
-def write(
-    directory: Path, vocabulary: LibraryVocabulary, chat_template: str | None, options: Mapping[str, Any]
-) -> None:
+def write(directory: Path, vocabulary: LibraryVocabulary, options: Mapping[str, Any]) -> None:
     """Writes tokenizer.json and tokenizer_config.json with these further options, and the files that the tokenizer was
     made from.
     """
@@ -110,7 +108,6 @@ def write(
         **vocabulary.roles,
         "model_input_names": ["input_ids", "attention_mask"],  # without token_type_ids, which GPT-2 models reject
         "clean_up_tokenization_spaces": False,
-        **({} if chat_template is None else {"chat_template": chat_template}),
         **options,
     }
     write_json(directory / FILE, vocabulary.content)

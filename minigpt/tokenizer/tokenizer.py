@@ -156,14 +156,7 @@ class Tokenizer:
         It is end-of-text, which separates the texts that a byte-level model is trained on here, or the token that
         begins the texts of an imported tokenizer. Other programs read `special_id("bos_token")` in files.
         """
-        return self.prefix_ids[-1] if self.prefix_ids else self._usual_start
-
-    @property
-    def _usual_start(self) -> int:
-        """`start_of_text` without a prefix."""
-        if isinstance(self.vocabulary, Vocabulary):
-            return self.end_of_text
-        return self.special[self.vocabulary.start_of_text]
+        return self.prefix_ids[-1] if self.prefix_ids else self.special[self.vocabulary.start_of_text]
 
     @property
     def class_name(self) -> str:
@@ -174,7 +167,7 @@ class Tokenizer:
     @property
     def unknown(self) -> str | None:
         """The token that stands for characters without a token; None if every text has tokens."""
-        return self.vocabulary.unknown if isinstance(self.vocabulary, LibraryVocabulary) else None
+        return self.vocabulary.unknown
 
     def losses(self) -> list[str]:
         """What of a text is not in its ids: sentences for the user, none for a lossless tokenizer."""
@@ -187,7 +180,7 @@ class Tokenizer:
         """
         if isinstance(self.vocabulary, Vocabulary):
             return self.vocabulary
-        difference = f": {self.vocabulary.difference}" if isinstance(self.vocabulary, LibraryVocabulary) else ""
+        difference = f": {self.vocabulary.difference}" if self.vocabulary.difference else ""
         raise TokenizerError(
             f"{purpose} needs a byte-level tokenizer like GPT-2's, but this model's is {self.name}{difference}"
         )
@@ -209,7 +202,7 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """A hexadecimal hash that two tokenizers share only if they give the same ids for every text."""
         own = self._text_fingerprint
-        if not self.reads_names and self.start_of_text == self._usual_start:
+        if not self.reads_names and self.start_of_text == self.special[self.vocabulary.start_of_text]:
             return own
         return hashlib.sha256(f"{own} {self.reads_names} {self.start_of_text}".encode()).hexdigest()
 

@@ -119,6 +119,13 @@ class Vocabulary:
     roles: Mapping[str, str] = field(default_factory=dict)
     prefix: Sequence[int] = ()
 
+    unknown = None  # every text has tokens
+
+    @property
+    def start_of_text(self) -> str:
+        """The special token that an empty prompt becomes."""
+        return self.end_of_text
+
     @classmethod
     def in_order(
         cls, alphabet: bytes, merges: Sequence[Merge] = (), characters: Sequence[str] | None = None
