@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,6 +109,18 @@ def read_config(directory: Path) -> TokenizerConfig:
     own, generation = (end_ids.get(name, []) for name in ("config.json", "generation_config.json"))
     stop_ids = generation or own
     return TokenizerConfig(tokens, roles, names, generation + own, stop_ids, options, class_name, chat_template)
+
+
+def end_token(given: str | None, candidates: Iterable[str | None], ids: Mapping[str, int]) -> str:
+    """The end-of-text token: the one given, else the first of the candidates that has an id.
+
+    Raises: TokenizerError if there is none.
+    """
+    end = given or next((name for name in candidates if name in ids), None)
+    if end is None or end not in ids:
+        reason = f"{end!r} has no id" if end else "no eos_token has an id"
+        raise TokenizerError(f"it must name its end-of-text token, but {reason}")
+    return end
 
 
 def write_json(path: Path, content: object, indent: int | None = None) -> None:

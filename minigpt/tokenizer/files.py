@@ -9,7 +9,14 @@ from typing import Any
 from minigpt.bounded_reading import read_json_unicode, read_regular
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import library_files
-from minigpt.tokenizer.config_files import CONFIG, TokenizerConfig, as_tokenizer_error, read_config, write_json
+from minigpt.tokenizer.config_files import (
+    CONFIG,
+    TokenizerConfig,
+    as_tokenizer_error,
+    end_token,
+    read_config,
+    write_json,
+)
 from minigpt.tokenizer.huggingface_json import AddedToken, ParsedTokenizer, parse_tokenizer_json, to_tokenizer_json
 from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.library import LibraryVocabulary
@@ -143,10 +150,7 @@ def _combine(parsed: ParsedTokenizer, config: TokenizerConfig, end_of_text: str 
     ids = {**parsed.vocab, **{token.content: token.id for token in tokens.values()}}
     names_of = {id: name for name, id in reversed(ids.items()) if name in tokens or name == END_OF_TEXT}
     ends = (config.roles.get("eos_token"), *(names_of.get(id) for id in config.end_ids), END_OF_TEXT)
-    end = end_of_text or next((name for name in ends if name is not None and name in ids), None)
-    if end is None or end not in ids:
-        reason = f"{end!r} has no id" if end else "no eos_token has an id"
-        raise TokenizerError(f"it must name its end-of-text token, but {reason}")
+    end = end_token(end_of_text, ends, ids)
     names = {end, *config.roles.values(), *config.names, *(token.content for token in parsed.added if token.special)}
     names |= {token.content for token in config.literal_tokens if token.special}
     prefix = config.prefix(ids) if parsed.prefix is None else parsed.prefix

@@ -8,7 +8,7 @@ from typing import Any
 from minigpt.bounded_reading import read_json_unicode, read_regular
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import sentencepiece_file
-from minigpt.tokenizer.config_files import CONFIG, PATHS, TokenizerConfig, as_tokenizer_error, write_json
+from minigpt.tokenizer.config_files import CONFIG, PATHS, TokenizerConfig, as_tokenizer_error, end_token, write_json
 from minigpt.tokenizer.huggingface_json import (
     BYTE_LEVEL,
     added_token,
@@ -163,22 +163,12 @@ def _combine(
         content["post_processor"] = around_text(prefix, {id: name for name, id in ids.items()})
     special |= {name for name, id in ids.items() if id in prefix}
     by_id = {ids[name]: name for name in special}
-    end = end_of_text or _first(
-        [
-            *(by_id.get(id) for id in config.end_ids),
-            config.roles.get("eos_token"),
-            config.roles.get("sep_token"),
-            *_ENDS,
-        ],
-        special,
-    )
-    if end is None or end not in ids:
-        raise TokenizerError(
-            f"it must name its end-of-text token, but {f'{end!r} has no id' if end else 'no eos_token has an id'}"
-        )
+    ends = (*map(by_id.get, config.end_ids), *map(config.roles.get, ("eos_token", "sep_token")), *_ENDS)
+    end = end_token(end_of_text, ends, ids)
     special.add(end)
     begins = [*(name for name, id in ids.items() if prefix and id == prefix[-1])]
-    start = _first([config.roles.get("bos_token"), *begins, config.roles.get("cls_token"), "[CLS]"], special) or end
+    starts = (config.roles.get("bos_token"), *begins, config.roles.get("cls_token"), "[CLS]")
+    start = next((name for name in starts if name and name in special), end)
     content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
     check_prefix(prefix, {name: ids[name] for name in special})
     vocabulary = LibraryVocabulary(
@@ -206,10 +196,6 @@ def _kept(config: TokenizerConfig, files: Mapping[str, bytes]) -> dict[str, Any]
     kept = {key: value for key, value in config.options.items() if key not in left_out}
     usual = "BertTokenizer" if WORDPIECE in files else "PreTrainedTokenizerFast"
     return {**kept, "tokenizer_class": config.class_name or usual}
-
-
-def _first(names: list[str | None], known: set[str]) -> str | None:
-    return next((name for name in names if name in known), None)
 
 
 _ROLES = {
