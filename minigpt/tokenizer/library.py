@@ -29,12 +29,9 @@ class LibraryVocabulary:
 
     Attributes:
         content: the content of its tokenizer.json.
-        special: special tokens and their ids, never found in a text.
-        added: other tokens that are found in a text before the rules apply, and their ids.
+        special, added, prefix, roles: as those of `Vocabulary`.
         end_of_text: the special token that ends a document.
         start_of_text: the special token that an empty prompt becomes: the one that texts begin with, if there is one.
-        prefix: the ids of the special tokens that begin every prompt.
-        roles: the special token of each role, such as `pad_token`.
         config: the entries of tokenizer_config.json that say how transformers opens it.
         files: other files that it was made from, such as vocab.txt, by name.
         difference: the rule by which it is not a byte-level tokenizer like GPT-2's.

@@ -88,7 +88,7 @@ def test_decoding_gives_the_encoded_text_and_arrays_hold_the_same_ids(made, kind
     def check(text, any_ids):
         assert streamed(tokenizer, any_ids) == tokenizer.decode(any_ids)  # also of what is not UTF-8
         ids = tokenizer.encode(text)
-        assert streamed(tokenizer, ids) == text.encode(errors="replace").decode()
+        assert streamed(tokenizer, ids) == text
         assert tokenizer.decode(ids) == text
         assert tokenizer.encode_array(text).tolist() == ids
         assert sum(tokenizer.token_lengths[ids]) == len(text.encode())
