@@ -74,8 +74,8 @@ def read_limited(
                 yield value
         if kind == _NO_MEMORY:
             raise RefusedError(f"takes more than {memory >> 20:,} MB of memory; {advice}")
-        if kind in _ERRORS:
-            raise _ERRORS[kind](value)
+        if error := _ERRORS.get(kind):
+            raise error(value)
         if kind != _END:
             if reason := child.reason():
                 raise ValueError(reason)
