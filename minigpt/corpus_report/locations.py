@@ -4,16 +4,13 @@ Files of any size are read in constant memory. Bytes that are invalid in a file'
 """
 
 import codecs
-import gzip
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from io import BufferedReader
 
 from minigpt.data.encodings import MARK_BYTES
-from minigpt.data.parquet import read_parquet
-from minigpt.data.records import JsonForm, json_form, json_lines, json_values, read_record
-from minigpt.data.source_files import SourceFile, open_source
+from minigpt.data.records import JsonForm, json_form, json_values, read_parquet, read_record
+from minigpt.data.source_files import ByteStream, SourceFile, open_source
 from minigpt.data.sources import BLOCK_SIZE, Scan
 from minigpt.data.transcript import unmarked
 
@@ -102,7 +99,7 @@ def blocks(found: Scan) -> Iterator[TextBlock]:
                 yield from _plain_blocks(file, stream, errors)
 
 
-def _plain_blocks(file: SourceFile, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[TextBlock]:
+def _plain_blocks(file: SourceFile, stream: ByteStream, errors: str) -> Iterator[TextBlock]:
     line, byte, pending = 1, 0, b""
     while True:
         read = stream.read(BLOCK_SIZE)
@@ -121,12 +118,9 @@ def _plain_blocks(file: SourceFile, stream: BufferedReader | gzip.GzipFile, erro
             return
 
 
-def _records(
-    file: SourceFile, stream: BufferedReader | gzip.GzipFile, form: JsonForm, key: str, errors: str
-) -> Iterator[TextBlock]:
+def _records(file: SourceFile, stream: ByteStream, form: JsonForm, key: str, errors: str) -> Iterator[TextBlock]:
     half_pair = _HALF_PAIR_RECODED if file.is_recoded else _HALF_PAIR
-    values = json_lines if form == "lines" else json_values
-    for number, start, size, value, location in values(file.name, stream, errors):
+    for number, start, size, value, location in json_values(form, file.name, stream, errors):
         text = half_pair.sub("\ufffd", unmarked(read_record(value, key, location).text))
         yield TextBlock(file, text, number, None if file.is_recoded else start, size, is_record=True)
 

@@ -5,8 +5,8 @@ from collections.abc import Generator, Iterator, Sequence
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.corpus_cache import cache_root
+from minigpt.data.find_files import shown
 from minigpt.data.mixture import scan_texts
-from minigpt.data.skipped import shown
 from minigpt.data.sources import Scan
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError

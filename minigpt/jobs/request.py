@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minigpt.data.pipes import is_pipe
+from minigpt.data.find_files import is_pipe
 from minigpt.data.source_files import absolute_path, without_compression
 from minigpt.errors import ConfigError, quoted
 from minigpt.jobs.changes import is_free

@@ -119,7 +119,7 @@ def test_a_model_that_has_not_seen_the_text_is_measured_like_a_baseline(run: Any
 def test_a_model_that_cannot_be_measured_is_refused_before_the_text_is_read(
     run: Any, sea: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bare = Tokenizer(IdsOnly.checked(size=257, end_id=256))
+    bare = Tokenizer(IdsOnly(size=257, end_id=256))
     save_checkpoint(here / "checkpoints" / "bare", new_model(vocab_size=257), bare)
     monkeypatch.setattr("minigpt.data.sources.scan", lambda *_, **__: pytest.fail("read"))
     refused = run("corpus", "sea.txt", "--model", "bare")

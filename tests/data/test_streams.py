@@ -168,11 +168,6 @@ def test_a_table_without_texts_is_an_error_that_names_its_columns(
         scan([parquet_file(tmp_path / "web.parquet", columns)])
 
 
-def test_bytes_that_are_not_utf8_can_be_replaced(tmp_path: Path) -> None:
-    path = parquet_file(tmp_path / "web.parquet", {"text": [b"a\xffb"]})
-    assert documents(path, encoding_errors="replace") == ["a\ufffdb"]
-
-
 def test_a_message_that_is_not_utf8_is_named_by_its_row_or_replaced(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     content = pyarrow.array([b"Hello", b"a\xffb"])

@@ -307,7 +307,7 @@ def test_a_bias_for_a_text_of_several_tokens_is_refused() -> None:
     )
 
 
-DROPS_SPACES = Tokenizer(IdsOnly.checked(size=40, end_id=7))
+DROPS_SPACES = Tokenizer(IdsOnly(size=40, end_id=7))
 
 
 @pytest.mark.parametrize(
