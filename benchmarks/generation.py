@@ -61,12 +61,12 @@ def minigpt_engine(kind: str, folder: Path) -> Callable[[list[int], int], Any]:
 
     from minigpt.config import SamplingConfig
     from minigpt.generation.decoding import generate
-    from minigpt.generation.engines.pytorch import TorchEngine
+    from minigpt.generation.engines.engine import Engine
     from minigpt.generation.engines.resolve import resolve_engine
     from minigpt.storage.checkpoint import load_checkpoint
 
     model = load_checkpoint(folder / "model", "cpu", mapped=True).model
-    engine = TorchEngine(model) if kind == "pytorch" else resolve_engine(model, "int8" if kind == "int8" else "none")
+    engine = Engine(model) if kind == "pytorch" else resolve_engine(model, "int8" if kind == "int8" else "none")
     return lambda prompt, count: generate(
         engine, torch.tensor([prompt]), SamplingConfig(max_new_tokens=count, temperature=0)
     )

@@ -270,7 +270,7 @@ def measure_decoding(job: dict[str, Any], sizes: Sizes) -> Iterator[dict[str, An
     from minigpt import GPT
     from minigpt.device import avoid_cudnn_attention
     from minigpt.generation.engines.cuda_graphs import GraphEngine
-    from minigpt.generation.engines.pytorch import TorchEngine
+    from minigpt.generation.engines.engine import Engine
 
     device, config = torch.device(job["device"]), sizes.decoding[job["model"]].config
     avoid_cudnn_attention()
@@ -281,7 +281,7 @@ def measure_decoding(job: dict[str, Any], sizes: Sizes) -> Iterator[dict[str, An
     weights = config.n_parameters - config.n_positions * config.n_embd
     cached = 2 * config.n_layer * config.n_embd * (sizes.prompt + sizes.new_tokens // 2)
     engines = {
-        "no CUDA graphs": lambda: TorchEngine(model),
+        "no CUDA graphs": lambda: Engine(model),
         "CUDA graphs": lambda: GraphEngine(model),
         "CUDA graphs, generate()": lambda: GraphEngine(model),
         "CUDA graphs, compiled": lambda: GraphEngine(model, compiled=True),

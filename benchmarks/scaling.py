@@ -6,8 +6,7 @@
 `run` plans a run for each text, time and speed, trains it, and appends the result to minigpt/planning/scaling.jsonl. It
 also repeats the experiments of the table whose texts are given and whose results were deleted from it. The budget is in
 steps, so that a result does not depend on the speed of the machine. `fit` computes the constants of
-`minigpt/planning/scaling_law.py` and `minigpt/planning/expectation.py` from that table and prints the error of every
-row.
+`minigpt/planning/expectation.py` from that table and prints the error of every row.
 """
 
 import argparse
@@ -184,7 +183,7 @@ def fit_law(rows: list[dict[str, Any]]) -> None:
     import numpy as np
 
     from minigpt.config import GPTConfig
-    from minigpt.planning.scaling_law import effective_bytes
+    from minigpt.planning.expectation import effective_bytes
 
     shapes = [GPTConfig(n_layer=row["layers"], n_embd=row["width"], n_head=1) for row in rows]
     inner = np.array([shape.n_inner_parameters / 1e6 for shape in shapes])

@@ -14,7 +14,7 @@ Names are imported when they are first used, so `import minigpt` takes no time.
 
 TYPE_CHECKING = False  # as in typing, which takes 5 ms to import
 if TYPE_CHECKING:
-    from minigpt.cli.render.show import show
+    from minigpt.cli.render.training_display import show
     from minigpt.config import PRESETS, GPTConfig, SamplingConfig, TrainConfig
     from minigpt.data.corpus import Corpus
     from minigpt.errors import (
@@ -48,88 +48,41 @@ if TYPE_CHECKING:
     from minigpt.training.loop import train
 
 _HOME = {
-    "evaluation.perplexity": ("evaluate",),
-    "inspection.activations": ("inspect",),
-    "config": ("PRESETS", "GPTConfig", "SamplingConfig", "TrainConfig"),
-    "errors": (
-        "CheckpointError",
-        "ConfigError",
-        "DataError",
-        "DeviceError",
-        "GenerationError",
-        "MinigptError",
-        "MissingPackageError",
-        "TokenizerError",
-        "TrainingError",
-    ),
-    "generation.decoding": ("generate",),
-    "generation.logits_processors": ("LogitsProcessor",),
-    "generation.sampling": ("Sampler",),
-    "generation.streaming": ("generate_text",),
-    "model.kv_cache": ("KVCache",),
-    "model.gpt": ("GPT",),
-    "storage.checkpoint": ("Checkpoint", "load_checkpoint", "save_checkpoint"),
-    "importers.gpt2": ("load_gpt2",),
-    "data.corpus": ("Corpus",),
-    "tokenizer.tokenizer": ("Tokenizer",),
-    "training.clock": ("Control",),
-    "training.events": ("Evaluation", "Finished", "Notice", "Sample", "Saved", "Step"),
-    "training.loop": ("train",),
-    "jobs.events": ("Planned", "SpeedChange", "Started"),
-    "jobs.fit": ("fit", "plan"),
-    "jobs.load": ("Model", "load"),
-    "jobs.plan": ("Plan",),
-    "cli.render.show": ("show",),
+    "cli.render.training_display": "show",
+    "config": "PRESETS GPTConfig SamplingConfig TrainConfig",
+    "data.corpus": "Corpus",
+    "errors": "CheckpointError ConfigError DataError DeviceError GenerationError MinigptError MissingPackageError "
+    "TokenizerError TrainingError",
+    "evaluation.perplexity": "evaluate",
+    "generation.decoding": "generate",
+    "generation.logits_processors": "LogitsProcessor",
+    "generation.sampling": "Sampler",
+    "generation.streaming": "generate_text",
+    "importers.gpt2": "load_gpt2",
+    "inspection.activations": "inspect",
+    "jobs.events": "Planned SpeedChange Started",
+    "jobs.fit": "fit plan",
+    "jobs.load": "Model load",
+    "jobs.plan": "Plan",
+    "model.gpt": "GPT",
+    "model.kv_cache": "KVCache",
+    "storage.checkpoint": "Checkpoint load_checkpoint save_checkpoint",
+    "tokenizer.tokenizer": "Tokenizer",
+    "training.clock": "Control",
+    "training.events": "Evaluation Finished Notice Sample Saved Step",
+    "training.loop": "train",
 }
-_MODULE_OF = {name: f"minigpt.{module}" for module, names in _HOME.items() for name in names}
+_MODULE_OF = {name: f"minigpt.{module}" for module, names in _HOME.items() for name in names.split()}
 
 __version__ = "0.1.0"
 __all__ = [
-    "GPT",
-    "PRESETS",
-    "Checkpoint",
-    "CheckpointError",
-    "ConfigError",
-    "Control",
-    "Corpus",
-    "DataError",
-    "DeviceError",
-    "Evaluation",
-    "Finished",
-    "GPTConfig",
-    "GenerationError",
-    "KVCache",
-    "LogitsProcessor",
-    "MinigptError",
-    "MissingPackageError",
-    "Model",
-    "Notice",
-    "Plan",
-    "Planned",
-    "Sample",
-    "Sampler",
-    "SamplingConfig",
-    "Saved",
-    "SpeedChange",
-    "Started",
-    "Step",
-    "Tokenizer",
-    "TokenizerError",
-    "TrainConfig",
-    "TrainingError",
-    "evaluate",
-    "fit",
-    "generate",
-    "generate_text",
-    "inspect",
-    "load",
-    "load_checkpoint",
-    "load_gpt2",
-    "plan",
-    "save_checkpoint",
-    "show",
+    "GPT", "PRESETS", "Checkpoint", "CheckpointError", "ConfigError", "Control", "Corpus", "DataError", "DeviceError",
+    "Evaluation", "Finished", "GPTConfig", "GenerationError", "KVCache", "LogitsProcessor", "MinigptError",
+    "MissingPackageError", "Model", "Notice", "Plan", "Planned", "Sample", "Sampler", "SamplingConfig", "Saved",
+    "SpeedChange", "Started", "Step", "Tokenizer", "TokenizerError", "TrainConfig", "TrainingError", "evaluate", "fit",
+    "generate", "generate_text", "inspect", "load", "load_checkpoint", "load_gpt2", "plan", "save_checkpoint", "show",
     "train",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

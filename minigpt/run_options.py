@@ -16,16 +16,13 @@ from minigpt.settings import plain_number
 class RunOptions:
     """The options that a user gave for a training run. `given` names them; every other field has its default.
 
-    `base` is the option `from`: the model to fine-tune. The shape's fields are None if they were not given.
+    `base` is the option `from`: the model to fine-tune. `shape` holds the model's settings that were given.
     """
 
     preset: str | None = None
     tokenizer: str | None = None
     base: str | None = None
-    n_layer: int | None = None
-    n_head: int | None = None
-    n_embd: int | None = None
-    dropout: float | None = None
+    shape: Mapping[str, Any] = field(default_factory=dict)
     training: TrainConfig = field(default_factory=TrainConfig)
     reading: ReadingConfig = field(default_factory=ReadingConfig)
     given: frozenset[str] = frozenset()
@@ -55,7 +52,7 @@ class RunOptions:
                 f"batch_size ({given['batch_size']}) cannot be combined with batch_tokens ({given['batch_tokens']}); "
                 "give one of the two"
             )
-        shape = {name: given[name] for name in SHAPE_NAMES if name in given}
+        shape = {name: given[name] for name in _SHAPE_NAMES if name in given}
         for name, value in shape.items():
             GPTConfig.check(name, value)
         if {"n_embd", "n_head"} <= shape.keys():
@@ -75,9 +72,9 @@ class RunOptions:
             preset=given.get("preset"),
             tokenizer=given.get("tokenizer"),
             base=given.get("from"),
-            **shape,
-            training=TrainConfig(**{name: value for name, value in given.items() if name in _TRAINING_NAMES}),
-            reading=ReadingConfig(**{name: value for name, value in given.items() if name in _READING_NAMES}),
+            shape=shape,
+            training=TrainConfig(**{name: value for name, value in given.items() if name in _TRAINING}),
+            reading=ReadingConfig(**{name: value for name, value in given.items() if name in _READING}),
             given=frozenset(given),
         )
 
@@ -87,29 +84,14 @@ class RunOptions:
         values |= self.reading.to_dict() | self.training.to_dict()
         return {name: value for name, value in values.items() if name in self.given}
 
-    def with_options(self, **options: Any) -> "RunOptions":
-        """A copy with more options, by the names that `of` takes; None adds nothing.
-
-        Raises: ConfigError, as `of`.
-        """
-        return RunOptions.of(self.to_dict() | {name: value for name, value in options.items() if value is not None})
-
     def with_training(self, **settings: Any) -> "RunOptions":
         """A copy in which these training settings were given too."""
         return dataclasses.replace(
             self, training=self.training.replace(**settings), given=self.given | frozenset(settings)
         )
 
-    @property
-    def shape(self) -> dict[str, Any]:
-        """The model's settings that were given."""
-        return {name: value for name in SHAPE_NAMES if (value := getattr(self, name)) is not None}
-
 
 _OF_LORA = {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_embedding", "base_dtype"}
-SHAPE_NAMES = ("n_layer", "n_head", "n_embd", "dropout")
-_TRAINING_NAMES, _READING_NAMES = (
-    frozenset(TrainConfig.__dataclass_fields__),
-    frozenset(ReadingConfig.__dataclass_fields__),
-)
-OPTION_NAMES = frozenset({"preset", "tokenizer", "from", *SHAPE_NAMES, *_TRAINING_NAMES, *_READING_NAMES})
+_SHAPE_NAMES = ("n_layer", "n_head", "n_embd", "dropout")
+_TRAINING, _READING = TrainConfig.__dataclass_fields__, ReadingConfig.__dataclass_fields__
+OPTION_NAMES = frozenset({"preset", "tokenizer", "from", *_SHAPE_NAMES, *_TRAINING, *_READING})

@@ -139,5 +139,4 @@ class Settings:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as plain values, ready for JSON."""
         return dataclasses.asdict(self)

@@ -79,7 +79,6 @@ class ShortWaits:
 
     @property
     def are_on(self) -> bool:
-        """Whether waiting threads sleep because of this object."""
         return self._end is not None
 
     def turn_on(self) -> None:
@@ -223,15 +222,12 @@ class ThreadTrials:
         self._record(uses_all, self._clock() - started)
 
     def _restart(self) -> None:
-        """Begins with a trial of fewer threads; one of all threads follows."""
         self._seconds = {False: [], True: []}
 
     def _ended(self, uses_all: bool) -> bool:
-        """Whether the trial with all threads, or with fewer, has ended."""
         return sum(self._seconds[uses_all]) >= _TRIAL
 
     def _uses_all(self) -> bool:
-        """Whether the next computation uses all threads."""
         if self._ended(True) and self._clock() >= self._valid_until:
             self._restart()
         if not self._ended(True):

@@ -1,47 +1,25 @@
 """The arithmetic of the benchmarks, and their use of minigpt; no peer is needed."""
 
-import argparse
 import importlib
-import itertools
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import new_model
-from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
 
-import minigpt
-from minigpt import GPT, GPTConfig, Tokenizer, TrainConfig, evaluate
-from minigpt.storage.checkpoint import save_checkpoint
+from minigpt import GPT, GPTConfig, evaluate
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-NAMES = (
-    "measuring",
-    "peers",
-    "own_loop",
-    "training",
-    "time_to_quality",
-    "scaling",
-    "on_gpu",
-    "generation",
-    "busy",
-    "simulate_scaling",
-    "serving",
-    "importing",
-)
+NAMES = [path.stem for path in BENCHMARKS.glob("*.py")]
 
 
 @pytest.fixture
@@ -69,64 +47,10 @@ def test_the_stopwatch_skips_the_warmup_and_stops_after_its_steps(load: Any) -> 
     assert len(waits) == 3  # after the first step, the warmup and the last
 
 
-def test_a_stopwatch_with_a_time_limit_measures_at_least_three_steps(load: Any) -> None:
-    stopwatch = load("measuring").Stopwatch(warmup=1, seconds=0, steps=None, synchronize=lambda: None)
-    assert [stopwatch.step() for _ in range(4)] == [False, False, False, True]
-
-
 def test_the_flops_of_gpt2_are_those_of_its_parameters_and_attention(load: Any) -> None:
     shape = load("training").SHAPES["gpt2-1024"]
     parameters = GPTConfig().n_parameters - 1024 * 768  # without the position embedding
     assert shape.flops_per_token == 6 * parameters + 12 * 12 * 768 * 1024
-
-
-def test_a_missing_peer_is_reported_and_skipped(load: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    measuring = load("measuring")
-    assert measuring.available_engines(["minigpt", "nanogpt", "nanogpt-compiled"], tmp_path) == ["minigpt"]
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(" is skipped: nanoGPT needs a checkout")[0] for line in lines] == [
-        "nanogpt",
-        "nanogpt-compiled",
-    ]
-    (tmp_path / "model.py").touch()
-    assert measuring.available_engines(["nanogpt"], tmp_path) == ["nanogpt"]
-
-
-def test_the_error_of_a_failed_worker_is_its_last_line(load: Any) -> None:
-    measuring = load("measuring")
-    with pytest.raises(measuring.WorkerError, match=r"^ValueError: no$"):
-        measuring.run_worker([sys.executable, "-c", "raise ValueError('no')"], 1)
-
-
-@pytest.mark.parametrize("new_session", [False, True])
-def test_a_worker_that_takes_too_long_is_ended_with_its_children_and_what_it_printed_is_kept(
-    load: Any, tmp_path: Path, new_session: bool
-) -> None:
-    measuring = load("measuring")
-    child = f"import time; time.sleep(4); open({str(tmp_path / 'late')!r}, 'w')"
-    script = "import subprocess, sys; print('one', flush=True); "
-    script += f"subprocess.run([sys.executable, '-c', {child!r}], start_new_session={new_session})"
-    with pytest.raises(measuring.WorkerError, match=r"^stopped at its limit of 2 s$") as caught:
-        measuring.run_worker([sys.executable, "-c", script], 1, 2)
-    assert caught.value.stdout == "one\n"
-    time.sleep(3)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
-def test_a_worker_ends_with_a_benchmark_that_is_terminated(tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    worker = f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(100)"
-    script = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); import measuring\n"
-    script += f"measuring.run_worker([sys.executable, '-c', {worker!r}], 1)"
-    with subprocess.Popen([sys.executable, "-c", script]) as benchmark:
-        deadline = time.perf_counter() + 60
-        while not begun.exists() and time.perf_counter() < deadline:
-            time.sleep(0.02)
-        (child,) = psutil.Process(benchmark.pid).children()
-        benchmark.terminate()
-    assert benchmark.returncode == 128 + signal.SIGTERM
-    assert not _computes(child.pid)
 
 
 # The benchmark for a GPU.
@@ -138,7 +62,7 @@ def dry_results(load: Any, name: str) -> list[dict[str, Any]]:
     return [{"part": name, **result} for result in on_gpu.work(job)]
 
 
-@pytest.mark.parametrize("name", ["limits", "training", "training-muon", "decoding-124M", "decoding-XL"])
+@pytest.mark.parametrize("name", ["limits", "training", "decoding-124M"])
 def test_a_part_of_the_gpu_benchmark_runs_on_a_cpu(load: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", torch.compile)  # which a dry run replaces
     results = dry_results(load, name)
@@ -173,201 +97,6 @@ def test_a_dry_run_of_the_gpu_benchmark_runs_every_part(tmp_path: Path) -> None:
     assert "failed" not in done.stdout
 
 
-def test_a_failed_part_of_the_gpu_benchmark_is_a_row_and_the_rest_goes_on(
-    load: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    on_gpu, measuring = load("on_gpu"), load("measuring")
-    limits: dict[str, float] = {}
-
-    def worker(command: list[str], _threads: int, limit: float) -> str:
-        job = json.loads(command[-1])
-        limits[job["part"]] = limit
-        if job["part"] == "training":
-            printed = json.dumps({"optimizer": "adamw", "compiled": False, "tokens_per_second": 123456.0, "mfu": 0.4})
-            raise measuring.WorkerError("stopped at its limit of 9 s", f'a library prints\n{printed}\n{{"cut off')
-        if job["part"] == "decoding-124M":
-            figures = {"tokens_per_second": 70.0, "bytes_per_second": 3.5e12}
-            return json.dumps({"model": "124M", "engine": "CUDA graphs", **figures})
-        return json.dumps({"case": "memory", "read": 4e12, "copy": 5e12, "bandwidth": 5e12, "data_sheet": 4e12})
-
-    monkeypatch.setattr(on_gpu, "run_worker", worker)
-    parts = ["limits", "training", "decoding-124M"]
-    monkeypatch.setattr(sys, "argv", ["on_gpu.py", "--device", "cpu", "--dry-run", "--parts", *parts])
-    assert on_gpu.main() == 1
-    printed = capsys.readouterr().out
-    assert "| off | adamw | – | – | torch's choice | 123,456 | 40.0% | 26 | – | – |  |" in printed
-    assert (
-        "| – | what is missing above | – | – | torch's choice | – | – | – | – | – | **failed**: stopped at" in printed
-    )
-    assert "| 124M | CUDA graphs | 70.0 | 70.0 | 87.5 | – |  |" in printed
-    # A part gets what earlier parts left, but never the seconds of later ones.
-    seconds = {name: part.seconds for name, part in on_gpu.PARTS.items()}
-    assert on_gpu.LIMIT == sum(seconds.values()) < 600
-    assert limits["limits"] == pytest.approx(on_gpu.LIMIT - seconds["training"] - seconds["decoding-124M"], abs=5)
-    assert limits["decoding-124M"] == pytest.approx(on_gpu.LIMIT, abs=5)
-
-
-def test_the_gpu_tests_end_before_their_part_and_a_warning_does_not_fail_them(
-    load: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on_gpu = load("on_gpu")
-    calls: list[tuple[list[str], float]] = []
-    monkeypatch.setattr(on_gpu, "run_worker", lambda command, _, limit: calls.append((command, limit)) or "")
-    on_gpu.run_part("tests", {"dry_run": True}, 50, 1)
-    job = json.loads(calls.pop()[0][-1])
-    list(on_gpu.measure_tests(job | {"ends": job["ends"] - 20}, on_gpu.DRY))  # as after 20 s of imports
-    ((command, limit),) = calls
-    assert limit == pytest.approx(25, abs=3)
-    assert command[command.index("-m", 3) + 1] == "gpu and not compiles"
-    assert command[command.index("-W") + 1] == "default"
-
-
-def test_the_results_of_a_part_that_is_cut_off_are_in_a_file(
-    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def measure(*_: object) -> Iterator[dict[str, Any]]:
-        yield {"case": "matrix product"}
-        raise KeyboardInterrupt
-
-    on_gpu, partial = load("on_gpu"), tmp_path / "raw.partial.jsonl"
-    monkeypatch.setitem(on_gpu.PARTS, "limits", on_gpu.Part(measure, "limits", 1, {}))
-    job = {"part": "limits", "dry_run": False, "partial": str(partial)}
-    monkeypatch.setattr(sys, "argv", ["on_gpu.py", "--worker", json.dumps(job)])
-    with pytest.raises(KeyboardInterrupt):
-        on_gpu.main()
-    assert [json.loads(line) for line in partial.read_text().splitlines()] == [
-        {"part": "limits", "case": "matrix product"}
-    ]
-
-
-def test_the_file_of_a_part_that_is_cut_off_is_removed_when_its_results_are_written(
-    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    on_gpu, partial = load("on_gpu"), tmp_path / "raw.partial.jsonl"
-
-    def worker(command: list[str], *_: object) -> str:
-        assert json.loads(command[-1])["partial"] == str(partial)
-        assert not partial.exists()
-        partial.touch()
-        return '{"case": "memory"}'
-
-    monkeypatch.setattr(on_gpu, "run_worker", worker)
-    options = ["--device", "cpu", "--dry-run", "--parts", "limits", "tests", "--json", str(tmp_path / "raw.json")]
-    monkeypatch.setattr(sys, "argv", ["on_gpu.py", *options])
-    partial.write_text("of an earlier run")
-    assert on_gpu.main() == 0
-    assert not partial.exists()
-    results = json.loads((tmp_path / "raw.json").read_text())["results"]
-    assert [result["part"] for result in results] == ["limits", "tests"]
-
-
-def test_the_results_and_the_log_of_a_stopped_benchmark_are_in_the_folder_out(
-    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def worker(command: list[str], *_: object) -> str:
-        if json.loads(command[-1])["part"] == "tests":
-            raise SystemExit(143)  # as after SIGTERM
-        return '{"case": "memory", "bandwidth": 123456789.0}'
-
-    on_gpu = load("on_gpu")
-    monkeypatch.setattr(on_gpu, "run_worker", worker)
-    monkeypatch.setenv("OUT", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["on_gpu.py", "--device", "cpu", "--dry-run", "--parts", "limits", "tests"])
-    with pytest.raises(SystemExit):
-        on_gpu.main()
-    results = json.loads((tmp_path / "on_gpu.json").read_text())["results"]
-    assert results == [{"part": "limits", "case": "memory", "bandwidth": 123456789.0}]
-    assert (tmp_path / "on_gpu.log").read_text().endswith('limits: {"case": "memory", "bandwidth": 123500000.0}\n')
-
-
-def test_the_headline_figures_come_within_three_minutes(load: Any) -> None:
-    on_gpu = load("on_gpu")
-    first = ["limits", "tests", "training", "decoding-124M", "decoding-XL"]
-    assert list(on_gpu.PARTS)[: len(first)] == first
-    assert sum(on_gpu.PARTS[name].seconds for name in first) <= 180
-
-
-def test_the_losses_of_the_short_run_are_reported_before_its_model_generates(
-    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def write(command: list[str], **_: object) -> None:
-        Path(command[-1]).write_text("the quick brown fox jumps over the lazy dog; " * 99)
-
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("no model")
-
-    on_gpu = load("on_gpu")
-    monkeypatch.setattr(on_gpu, "subprocess", SimpleNamespace(run=write))
-    monkeypatch.setattr(minigpt, "load", fail)
-    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path))
-    results = on_gpu.measure_learning({"device": "cpu", "dry_run": True}, on_gpu.DRY)
-    result = next(results)
-    assert result["last_loss"] < result["first_loss"]
-    with pytest.raises(RuntimeError, match="no model"):
-        next(results)
-
-
-def test_flash_attention_is_measured_without_other_kernels_and_without_cached_graphs(load: Any) -> None:
-    on_gpu, before = load("on_gpu"), _cur_sdpa_kernel_backends()
-    cases = on_gpu.training_cases({"compiled": True, "optimizer": "adamw"}, on_gpu.FULL)
-    (kernels,) = [case["attention"] for case in cases if "attention" in case]
-    with on_gpu.attention(kernels, torch.device("cuda")):
-        assert _cur_sdpa_kernel_backends() == [SDPBackend.FLASH_ATTENTION]
-        assert not torch._functorch.config.enable_autograd_cache
-    assert _cur_sdpa_kernel_backends() == before
-    assert torch._functorch.config.enable_autograd_cache
-
-
-def test_every_case_without_torch_compile_is_also_measured_with_it(load: Any) -> None:
-    on_gpu = load("on_gpu")
-    for optimizer in ("adamw", "muon"):
-        uncompiled, compiled = (
-            list(on_gpu.training_cases({"compiled": each, "optimizer": optimizer}, on_gpu.FULL))
-            for each in (False, True)
-        )
-        assert uncompiled
-        assert all(case in compiled for case in uncompiled)
-
-
-def test_memory_is_measured_on_a_gpu_with_a_number(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_gpu, calls = load("on_gpu"), []
-    monkeypatch.setattr(torch.cuda, "init", lambda: calls.append("init"))
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: calls.append(str(device)))
-    clock = SimpleNamespace(measured=1, elapsed=1.0, first_step=1.0)
-    monkeypatch.setattr(load("own_loop"), "measure_minigpt", lambda *_, **__: clock)
-    monkeypatch.setattr("minigpt.planning.throughput.peak", lambda *_: SimpleNamespace(flops=1e12))
-    monkeypatch.setattr("minigpt.device.resolve_dtype", lambda *_: torch.bfloat16)
-    monkeypatch.setattr("minigpt.device.peak_memory", lambda device: len(str(device)))
-    result = {"optimizer": "adamw", "batch": 4, "micro_batch": 4, "compiled": False}
-    on_gpu.train_one(result, on_gpu.DRY, Path("tokens.bin"), torch.device("cuda:1"))
-    assert calls == ["init", "cuda:1"]
-    assert result["peak_bytes"] == len("cuda:1")
-
-
-def test_an_error_in_one_case_does_not_end_a_part(load: Any) -> None:
-    on_gpu = load("on_gpu")
-    with on_gpu.reported({"model": "XL"}) as result:
-        raise torch.OutOfMemoryError("CUDA out of memory.\nmore lines")
-    assert "OutOfMemoryError: CUDA out of memory." in result.pop("traceback")
-    assert result == {"model": "XL", "error": "CUDA out of memory."}
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["--device", "cpu"], "--device cpu needs --dry-run"),
-        (["--device", "cuda:99"], "device ('cuda:99') is not on this machine"),
-    ],
-)
-def test_the_gpu_benchmark_needs_a_gpu(
-    load: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str], message: str
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["on_gpu.py", *given])
-    with pytest.raises(SystemExit):
-        load("on_gpu").main()
-    assert message in capsys.readouterr().err
-
-
 def test_nanogpts_learning_rate_warms_up_and_ends_at_a_tenth_of_its_peak(load: Any) -> None:
     peers = load("peers")
     rates = [peers.nanogpt_rate(step, peak=1e-3, steps=2000) for step in range(2001)]
@@ -375,32 +104,6 @@ def test_nanogpts_learning_rate_warms_up_and_ends_at_a_tenth_of_its_peak(load: A
     assert max(rates) == rates[100] == pytest.approx(1e-3)
     assert rates[1050] == pytest.approx(5.5e-4)  # half of the cosine
     assert rates[2000] == pytest.approx(1e-4)
-
-
-def test_nanogpts_schedule_ends_with_its_minutes_at_any_speed(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    peers, made = load("peers"), []
-
-    class Clocked:
-        """Takes 0.1 s per step, and half of that after 300 steps."""
-
-        def __init__(self, job: dict[str, Any], steps: int) -> None:
-            self.steps, self.taken = steps, 0
-            made.append(self)
-
-        def take(self, steps: int) -> float:
-            self.taken += steps
-            return 0.1 * steps if self.taken <= 300 else 0.05 * steps
-
-        def nats(self, path: str) -> float:
-            return 1.0 / self.taken
-
-    monkeypatch.setattr(peers, "NanoGPT", Clocked)
-    curve = peers.nanogpt_curve_within({"seconds": 60.0, "validation": ""})
-    trial, run = made
-    assert trial.taken == pytest.approx(3 + 60, abs=1)  # a tenth of the minute
-    assert run.taken == pytest.approx(900, abs=10)  # 30 s for 300 steps, and 30 s for 600
-    assert run.steps == pytest.approx(run.taken, abs=10)  # so the cosine is at its end
-    assert [seconds for _, seconds, _ in curve] == pytest.approx([15, 30, 45, 60], abs=1)
 
 
 def test_nanogpt_is_evaluated_on_the_same_windows_as_minigpt(load: Any) -> None:
@@ -441,23 +144,6 @@ def test_minigpts_loop_and_the_bare_loop_run_steps(load: Any, tmp_path: Path) ->
     assert -1 < found["outside"] < 1
 
 
-def test_the_loops_run_on_the_gpu_with_the_given_number(
-    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measuring, own_loop, devices = load("measuring"), load("own_loop"), []
-
-    def steps(model: GPT, config: TrainConfig, *_: object) -> Iterator[None]:
-        devices.append(config.device)
-        return itertools.repeat(None)
-
-    monkeypatch.setattr(own_loop, "minigpt_steps", steps)
-    monkeypatch.setattr(own_loop, "bare_steps", steps)
-    shape, data, gpu = tiny(measuring), tmp_path / "tokens.bin", torch.device("cuda:1")
-    own_loop.measure_minigpt(shape, data, gpu, lambda: SimpleNamespace(step=lambda: True))
-    own_loop.measure_outside(shape, data, gpu, 0.0, 1, lambda: None)
-    assert devices == ["cuda:1"] * 3
-
-
 def test_speed_is_compared_with_the_best_peer_of_the_same_round(load: Any) -> None:
     training = load("training")
     speeds = {"minigpt": (300, 100), "nanogpt": (100, 80), "trainer": (150, 40)}
@@ -484,64 +170,6 @@ def test_speed_is_compared_with_the_best_peer_of_the_same_round(load: Any) -> No
 # The benchmark beside other programs.
 
 
-def test_the_spinning_processes_compute_in_sessions_of_their_own_and_end(load: Any) -> None:
-    busy = load("busy")
-    for same_session in (False, True):
-        before = psutil.Process().children()  # of other tests: multiprocessing keeps a process that tracks resources
-        with busy.spinning(1, same_session) as used:
-            (child,) = set(psutil.Process().children()) - set(before)
-            assert (os.getsid(child.pid) == os.getsid(0)) == same_session
-            deadline = time.perf_counter() + 30
-            while not used() and time.perf_counter() < deadline:
-                time.sleep(0.02)
-            assert used() > 0
-        assert not child.is_running()
-
-
-def test_a_spinning_process_ends_with_its_worker(load: Any) -> None:
-    spin = f"import os, subprocess, sys\ncommand = [sys.executable, '-c', {load('busy').SPIN!r}, str(os.getpid())]\n"
-    spin += "print(subprocess.Popen(command).pid)"
-    done = subprocess.run([sys.executable, "-c", spin], stdout=subprocess.PIPE, check=True, timeout=60)
-    pid, deadline = int(done.stdout.split()[0]), time.perf_counter() + 30
-    while _computes(pid) and time.perf_counter() < deadline:
-        time.sleep(0.02)
-    assert not _computes(pid)
-
-
-def _computes(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def test_the_benchmark_measures_training_and_generation_at_every_load(
-    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    busy, measuring = load("busy"), load("measuring")
-    model = new_model(vocab_size=50257, n_positions=520, n_embd=8, n_layer=1, n_head=2)
-    save_checkpoint(tmp_path / "models" / "model", model, Tokenizer.named("gpt2"))
-    monkeypatch.setattr(busy, "TRAINING", {"recipe": tiny(measuring)})
-    monkeypatch.setattr(busy, "run_job", lambda _script, job, _threads, _limit: busy.work(job))
-    monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: False)
-    engines = ["minigpt", "minigpt-minutes", "minigpt-minutes-bf16", "minigpt-float32"]
-    arguments = ["--cases", "recipe", "float32", "--engines", *engines]
-    arguments += ["--loads", "0", "1", "--rounds", "1", "--seconds", "0.01", "--threads", str(torch.get_num_threads())]
-    files = ["--models", str(tmp_path / "models"), "--json", str(tmp_path / "raw.json")]
-    monkeypatch.setattr(sys, "argv", ["busy.py", *arguments, *files])
-    busy.main()
-    results = json.loads((tmp_path / "raw.json").read_text())["results"]
-    assert [(result["engine"], result["load"]) for result in results] == [
-        *[("minigpt-minutes", 0), ("minigpt", 0), ("minigpt-minutes", 1), ("minigpt", 1)],
-        *[("minigpt-float32", 0), ("minigpt-float32", 1)],
-    ]
-    assert all(result["tokens_per_second"] > 0 for result in results)
-    assert all(result["prompt_tokens_per_second"] > 0 for result in results if result["case"] == "float32")
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| minigpt")]
-    assert len(rows) == 4  # training, generation and the prompt
-    assert {row.count("|") for row in rows} == {5}
-
-
 def test_the_share_of_the_quiet_speed_is_that_of_the_same_round(load: Any) -> None:
     busy = load("busy")
     speeds = {0: (100.0, 300.0), 2: (50.0, 60.0)}
@@ -558,26 +186,6 @@ def test_the_share_of_the_quiet_speed_is_that_of_the_same_round(load: Any) -> No
     assert "| nanogpt | – | – | – |" in report
     assert "other programs used during a measurement: 0.10 (0.10–0.10)." in report
     assert "Failed: recipe, nanogpt, quiet: no memory." in report
-
-
-def test_a_disturbed_measurement_is_repeated_and_the_least_disturbed_counts(
-    load: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    busy = load("busy")
-    for others, expected, left in (((0.9, 0.1, 0.0), 0.1, 1), ((0.9, 0.5, 0.7, 0.0), 0.5, 1)):
-        answers = list(others)
-        monkeypatch.setattr(busy, "run_job", lambda *_, answers=answers: {"other_cores": answers.pop(0)})
-        assert busy.measure_undisturbed({"threads": 1}, 3) == {"other_cores": expected}
-        assert len(answers) == left
-
-
-def test_a_failed_experiment_is_reported(load: Any, tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
-    scaling = load("scaling")
-    monkeypatch.setattr(scaling, "TABLE", tmp_path / "scaling.jsonl")
-    one = dict.fromkeys(scaling.SETTINGS, 1) | {"path": str(tmp_path / "missing.txt"), "tokenizer": "bytes"}
-    scaling.run([one], jobs=1)
-    assert f"an experiment failed: {json.dumps(one)}" in capfd.readouterr().err
-    assert not (tmp_path / "scaling.jsonl").exists()
 
 
 def test_the_seconds_of_a_training_curve_exclude_evaluations(load: Any) -> None:
@@ -613,15 +221,6 @@ def test_a_budget_is_compared_with_the_best_other(load: Any) -> None:
         for engine, value in bits.items()
     ]
     assert "| a.txt | 3 | 2.500 | 2.400 | 1.800 | -25.0% |" in load("time_to_quality").budget_report(results)
-
-
-def test_raw_numbers_are_saved_with_the_machine(load: Any, tmp_path: Path) -> None:
-    measuring = load("measuring")
-    measuring.write_results(None, {}, [])
-    measuring.write_results(tmp_path / "raw.json", measuring.machine(1), [{"engine": "minigpt"}])
-    record = json.loads((tmp_path / "raw.json").read_text())
-    assert record["results"] == [{"engine": "minigpt"}]
-    assert "1 threads" in measuring.describe(record["machine"])
 
 
 def test_a_simulated_step_is_its_computation_and_what_no_computation_hides(load: Any) -> None:
@@ -661,24 +260,3 @@ def test_the_median_of_an_even_number_of_times_is_between_the_middle_two(load: A
     assert quantile([0.03, 0.01, 0.02], 0.5) == pytest.approx(20)
     assert quantile([0.01], 0.95) == pytest.approx(10)
     assert quantile([], 0.5) == 0
-
-
-def test_importing_is_compared_with_reading_by_the_medians_of_the_table(
-    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    importing = load("importing")
-    processor = {"read": iter([0.1, 0.4, 0.5]), "import": iter([0.2, 0.8, 0.9]), "map": iter([0.1, 0.2, 0.3])}
-
-    def run_job(_script: str, job: dict[str, Any], _threads: int) -> dict[str, Any]:
-        return {"bytes": 100} | (
-            {} if job["task"] == "write" else {"processor": next(processor[job["task"]]), "seconds": 1.0}
-        )
-
-    monkeypatch.setattr(importing.measuring, "run_job", run_job)
-    options = argparse.Namespace(forms=["model.safetensors"], repeats=3, threads=1, shape="gpt2")
-    rows, _ = importing.measure(tmp_path, options)
-    assert [row[1:4] for row in rows] == [
-        ["read", "0.40 (0.10–0.50)", "1.00"],
-        ["import", "0.80 (0.20–0.90)", "2.00"],
-        ["map", "0.20 (0.10–0.30)", "0.50"],
-    ]

@@ -144,12 +144,6 @@ def test_freed_memory_is_used_again_without_new_pages() -> None:
     assert min(pages() for _ in range(8)) < 2000
 
 
-def test_a_dtype_is_chosen_by_name() -> None:
-    assert resolve_dtype("float32", CPU) == torch.float32
-    assert resolve_dtype("bfloat16", CPU) == torch.bfloat16
-    assert resolve_dtype("float16", CUDA) == torch.float16
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -161,15 +155,6 @@ def test_an_unavailable_dtype_is_an_error_of_one_sentence(name: str, message: st
     with pytest.raises(DeviceError) as caught:
         resolve_dtype(name, CPU)
     assert str(caught.value) == message
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_autocast_multiplies_matrices_in_the_dtype(dtype: torch.dtype) -> None:
-    matrix = torch.eye(3)
-    with autocast(CPU, dtype):
-        assert (matrix @ matrix).dtype == dtype
-        assert (matrix + matrix).dtype == torch.float32
-    assert (matrix @ matrix).dtype == torch.float32
 
 
 def test_float32_does_not_change_an_outer_autocast() -> None:
@@ -229,19 +214,17 @@ TIGHTER = {"memory.max": "990", "memory.current": "900", "memory.stat": "anon 90
 def test_free_memory_is_limited_by_the_machine_and_its_container_without_cached_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], free: int
 ) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal:  8000 kB\nMemAvailable:  2000 kB\n")
     (tmp_path / "groups").write_text("4:cpu,memory:/outer/inner\n1:cpu:/none\n0::/job/step\n")
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(device_module, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2_048_000))
     monkeypatch.setattr(cgroups, "_OWN_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(cgroups, "_CGROUP", tmp_path)
     assert free_memory(CPU) == free
 
 
-def test_memory_on_windows_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(device_module, "_MEMINFO", tmp_path / "missing")
+def test_memory_on_windows_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5_000))
     monkeypatch.setattr(psutil.Process, "memory_info", lambda _: SimpleNamespace(peak_wset=700))
     monkeypatch.setattr(sys, "platform", "win32")
@@ -287,12 +270,6 @@ def on_both_devices() -> tuple[GPT, GPT]:
 
 
 @needs_gpu
-@pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0"])
-def test_a_gpu_is_found(name: str) -> None:
-    assert resolve_device(name).type == "cuda"
-
-
-@needs_gpu
 def test_attention_on_a_gpu_equals_attention_on_the_cpu() -> None:
     torch.manual_seed(0)
     here, there = CausalSelfAttention(CONFIG), CausalSelfAttention(CONFIG)
@@ -328,35 +305,3 @@ def test_the_cache_does_not_change_the_logits_on_a_gpu() -> None:
     with torch.no_grad():
         pieces = [model.features(ids[:, start:end], cache) for start, end in ((0, 40), (40, 41), (41, 64))]
         torch.testing.assert_close(model.logits(torch.cat(pieces, dim=1)), model(ids), rtol=1e-3, atol=1e-3)
-
-
-@needs_gpu
-def test_bfloat16_autocast_runs_forward_and_backward_on_a_gpu() -> None:
-    _, model = on_both_devices()
-    ids = torch.randint(101, (4, 64), device=CUDA)
-    with autocast(CUDA, torch.bfloat16):
-        logits = model(ids)
-    assert logits.dtype == torch.bfloat16
-    logits.float().logsumexp(dim=-1).mean().backward()
-    assert all(
-        parameter.grad.dtype == torch.float32 and parameter.grad.isfinite().all() for parameter in model.parameters()
-    )
-    full = model(ids)
-    assert (logits.float() - full).abs().max() < 0.05 * full.abs().max()
-
-
-@needs_gpu
-def test_a_model_from_tensors_on_a_gpu_runs_there() -> None:
-    _, source = on_both_devices()
-    model = GPT.from_tensors(CONFIG, source.state_dict())
-    ids = torch.randint(101, (2, 8), device=CUDA)
-    cache = KVCache(CONFIG, 2, device=CUDA)
-    with torch.no_grad():
-        pieces = [model.features(ids[:, :5], cache), model.features(ids[:, 5:], cache)]
-        torch.testing.assert_close(model.logits(torch.cat(pieces, dim=1)), source(ids), rtol=1e-3, atol=1e-3)
-
-
-@needs_gpu
-def test_peak_memory_on_a_gpu_is_what_pytorch_allocated() -> None:
-    allocated = torch.ones(25_000_000, device=CUDA)
-    assert peak_memory(CUDA) == torch.cuda.max_memory_allocated(CUDA) >= allocated.nbytes

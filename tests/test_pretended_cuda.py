@@ -16,14 +16,13 @@ from minigpt.data.corpus import Corpus
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation import sampling
 from minigpt.generation.batching.batch import Batch
-from minigpt.generation.batching.requests import Event, Request
+from minigpt.generation.batching.requests import Event, GenerationRequest
 from minigpt.generation.decoding import Decoder
 from minigpt.generation.engines import cuda_graphs
-from minigpt.generation.engines.cuda_graphs import GraphEngine, Recording
-from minigpt.generation.engines.cuda_slots import CudaSlots
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.cuda_graphs import CudaSlots, GraphEngine
+from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.resolve import resolve_engine, resolve_slots
-from minigpt.generation.engines.torch_slots import TorchSlots
+from minigpt.generation.engines.slots import Slots
 from minigpt.model.gpt import GPT
 from minigpt.training.events import Saved, Step
 from minigpt.training.fine_tuning import apply_fine_tuning
@@ -44,80 +43,6 @@ TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-3}  # of a loss
 def gpu() -> Iterator[PretendedGPU]:
     with pretended_cuda() as device:
         yield device
-
-
-# The pretended device
-
-
-def test_values_are_real_and_tensors_of_two_devices_do_not_mix(gpu: PretendedGPU) -> None:
-    x = torch.arange(6.0).view(2, 3).to("cuda")
-    assert (x.device, x.is_cuda, (x @ x.t()).tolist()) == (torch.device("cuda:0"), True, [[5, 14], [14, 50]])
-    assert (x + torch.tensor(1.0)).sum() == 21  # a CPU scalar is an argument of the kernel
-    for mixed in (
-        lambda: x + torch.ones(3),
-        lambda: torch.ones(3)[x[0].long()],
-        lambda: x.index_fill(1, torch.tensor([0]), 0),
-    ):
-        with pytest.raises(RuntimeError, match="same device, but found cuda:0 and cpu"):
-            mixed()
-    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"):
-        torch.rand(2, device="cuda", generator=torch.Generator())
-
-
-def test_autocast_and_gradients_are_those_of_cuda(gpu: PretendedGPU) -> None:
-    weight = torch.ones(3, 3, device="cuda", requires_grad=True)
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        y = torch.ones(2, 3, device="cuda") @ weight
-    y.float().square().sum().backward()
-    assert (y.dtype, weight.grad.dtype, weight.grad.tolist()) == (torch.bfloat16, torch.float32, [[12.0] * 3] * 3)
-    assert gpu.products == {torch.bfloat16: 2}
-
-
-@pytest.mark.parametrize(
-    "waiting",
-    [
-        lambda x: x.tolist(), lambda x: x.sum().item(), lambda x: bool(x.any()), lambda x: x.cpu(),
-        lambda x: x.nonzero(), lambda x: x[x > 1], lambda x: x[[0, 2]],
-        lambda x: x[torch.tensor([0])], lambda x: x.copy_(torch.ones(3)),
-        lambda x: torch.tensor([1.0], device="cuda"), lambda x: x.new_tensor(1.0),
-        lambda x: torch.ones(3).to("cuda", non_blocking=True), lambda x: torch.cuda.synchronize(),
-    ],
-)  # fmt: skip
-def test_what_waits_for_the_gpu_is_counted_and_refused_in_a_capture(gpu: PretendedGPU, waiting: Any) -> None:
-    x = torch.arange(3.0).pin_memory().to("cuda", non_blocking=True)
-    x.add_(x.max()).sub_(1.5)
-    assert not gpu.waits
-    waiting(x)
-    assert gpu.waits.total() == 1
-    graph = torch.cuda.CUDAGraph()
-    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"), torch.cuda.graph(graph):
-        waiting(x)
-
-
-def test_a_graph_repeats_its_operations_on_the_same_memory(gpu: PretendedGPU) -> None:
-    x = torch.zeros(2, device="cuda")
-    step = Recording(lambda: (x + 1).cumsum(0), torch.device("cuda"))
-    assert step().tolist() == [1, 2]
-    x.fill_(4)
-    assert step().tolist() == [5, 10]
-    x = torch.zeros(2, device="cuda")  # other memory, which the graph does not read
-    assert step().tolist() == [5, 10]
-
-
-def test_nothing_of_the_device_is_left_behind() -> None:
-    functions = torch.tensor, torch.Tensor.backward, torch.inference_mode.__enter__, torch.cuda.CUDAGraph
-    with pretended_cuda() as device:
-        x = torch.ones(2, device="cuda", requires_grad=True)
-        assert torch.cuda.is_available()
-    assert (torch.tensor, torch.Tensor.backward, torch.inference_mode.__enter__, torch.cuda.CUDAGraph) == functions
-    assert not torch.cuda.is_available()
-    assert not device.waits
-    with pytest.raises(RuntimeError, match="after the device has gone"):
-        x + 1
-    with pytest.raises((RuntimeError, AssertionError)):
-        torch.ones(2, device="cuda")
-    with torch.inference_mode():
-        assert torch.ones(2).is_inference()
 
 
 # Training
@@ -220,9 +145,8 @@ def test_saving_waits_once_for_each_tensor_and_once_to_check_them(text: Corpus, 
     assert waits[-1] == written
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_run_on_cuda_is_resumed_as_if_it_had_not_stopped(optimizer: str, text: Corpus, tmp_path: Path) -> None:
-    changes = {"optimizer": optimizer, "dtype": "float32", "steps": 6}
+def test_a_run_on_cuda_is_resumed_as_if_it_had_not_stopped(text: Corpus, tmp_path: Path) -> None:
+    changes = {"optimizer": "muon", "dtype": "float32", "steps": 6}  # and AdamW for the rest
     expected = losses(new_gpt(), text, settings("cpu", **changes))
     run = new_run(tmp_path / "run", new_gpt(), text.tokenizer)
     with pretended_cuda():
@@ -248,15 +172,14 @@ SAMPLING: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SAMPLING)
-@pytest.mark.parametrize("first_k", [640, 8], ids=["first candidates", "more candidates"])
+@pytest.mark.parametrize(("name", "first_k"), [*((name, 640) for name in SAMPLING), ("truncated", 8), ("typical", 8)])
 def test_generation_on_cuda_gives_the_tokens_of_the_cpu(
     name: str, first_k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_graphs, "_SHORTEST_SPAN", 16)
-    config = SamplingConfig(max_new_tokens=70, seed=1, **SAMPLING[name])  # the window moves
+    config = SamplingConfig(max_new_tokens=40, seed=1, **SAMPLING[name])  # the window moves
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    expected = [step.tolist() for step in generate(TorchEngine(random_model(**MODEL)), ids, config)]
+    expected = [step.tolist() for step in generate(Engine(random_model(**MODEL)), ids, config)]
     monkeypatch.setattr(sampling, "_FIRST_K", first_k)
     with pretended_cuda():
         engine = resolve_engine(random_model(**MODEL).to("cuda"))
@@ -270,7 +193,7 @@ def test_recorded_steps_read_the_cache_that_the_engine_has_now(monkeypatch: pyte
 
     def logits(device: str) -> list[torch.Tensor]:
         model = random_model(**MODEL).to(device)
-        engine = GraphEngine(model) if device == "cuda" else TorchEngine(model)
+        engine = GraphEngine(model) if device == "cuda" else Engine(model)
         found = []
         for texts in ([[1, 2, 3], [4]], [[5]], [[1, 2], [3, 4], [5]], [[7], [8], [9]]):
             found.append(engine.start(texts))
@@ -288,7 +211,7 @@ def test_recorded_steps_read_the_cache_that_the_engine_has_now(monkeypatch: pyte
 
 @pytest.mark.parametrize("name", SAMPLING)
 def test_a_token_costs_one_wait_for_the_gpu(name: str, gpu: PretendedGPU) -> None:
-    config = SamplingConfig(max_new_tokens=12, seed=1, **SAMPLING[name])
+    config = SamplingConfig(max_new_tokens=6, seed=1, **SAMPLING[name])
     for step, _ in enumerate(generate(random_model(**MODEL).to("cuda"), torch.tensor([[1, 2, 3], [4, 5, 6]]), config)):
         if step:  # the first token comes from the prompt
             assert gpu.waits == {"generation/decoding.py describe": 1}
@@ -298,10 +221,10 @@ def test_a_token_costs_one_wait_for_the_gpu(name: str, gpu: PretendedGPU) -> Non
 @pytest.mark.parametrize("alternatives", [None, 0, 2])
 def test_a_token_with_its_alternatives_costs_one_wait_too(alternatives: int | None, gpu: PretendedGPU) -> None:
     tokenizer = bytes_ending_in("<|endoftext|>")
-    config = SamplingConfig(seed=1, top_p=1.0, bad_words=("ab",), min_new_tokens=30)
+    config = SamplingConfig(seed=1, top_p=1.0, bad_words=("ab",), min_new_tokens=20)
     engine = resolve_engine(random_model(**MODEL).to("cuda"))
     decoder = Decoder(engine, [[1, 2, 3], [4]], Sampler(config, tokenizer), alternatives=alternatives)
-    for _ in range(20):
+    for _ in range(10):
         gpu.clear()
         decoder.advance()
         gpu.waits.pop("generation/constraint.py _build_mask", None)  # once for each state of a character
@@ -340,7 +263,7 @@ def answers(batch: Batch) -> list[list[Event]]:
     requests = []
     for number, (prompt, changes, options) in enumerate(REQUESTS):
         config = SamplingConfig(max_new_tokens=12, seed=number, **changes)
-        requests.append(Request(tokenizer.encode(prompt), config, Sampler(config, tokenizer), **options))
+        requests.append(GenerationRequest(tokenizer.encode(prompt), config, Sampler(config, tokenizer), **options))
         batch.add(requests[-1])
     found: dict[int, list[Event]] = {id(request): [] for request in requests}
     while not batch.is_idle:
@@ -365,7 +288,7 @@ def ids_and_logprobs(events: list[Event]) -> tuple[list[Any], list[float]]:
 def test_slots_on_cuda_answer_mixed_requests_as_those_of_the_cpu() -> None:
     tokenizer = bytes_ending_in("<|endoftext|>")
     model = {**MODEL, "n_positions": 64}
-    expected = answers(Batch(TorchSlots(random_model(**model), 3), tokenizer))
+    expected = answers(Batch(Slots(random_model(**model), 3), tokenizer))
     with pretended_cuda():
         slots = resolve_slots(random_model(**model).to("cuda"), 3)
         assert isinstance(slots, CudaSlots)
@@ -382,7 +305,7 @@ def test_a_step_of_mixed_requests_costs_one_wait_for_the_gpu(gpu: PretendedGPU) 
     batch = Batch(resolve_slots(random_model(**MODEL).to("cuda"), len(REQUESTS)), tokenizer)
     for number, (_, changes, options) in enumerate(REQUESTS):
         config = SamplingConfig(max_new_tokens=20, seed=number, **{**changes, "samples": 1})
-        batch.add(Request([1, 2, 3], config, Sampler(config, tokenizer), **options))
+        batch.add(GenerationRequest([1, 2, 3], config, Sampler(config, tokenizer), **options))
     while batch.n_running < len(REQUESTS) or not all(row.n_new for row in batch._rows):
         batch.step()
     for _ in range(10):

@@ -1,18 +1,9 @@
 """Counter-based random numbers: they never change, and neighboring inputs give unrelated outputs."""
 
-import itertools
-
 import numpy as np
 import pytest
-import torch
 
 from minigpt.seeds import mix_seed, splitmix64
-
-
-def test_a_mixed_seed_depends_only_on_its_parts_and_their_order() -> None:
-    assert mix_seed(1, 2, 3) == mix_seed(1, 2, 3)
-    parts = [(), (0,), (0, 0), (1,), (1, 0), (0, 1), (1, 2, 3), (3, 2, 1), (-1,), (2**63,), (12, 3), (1, 23)]
-    assert len({mix_seed(*some) for some in parts}) == len(parts)
 
 
 def test_mixed_seeds_do_not_change_between_versions() -> None:
@@ -36,12 +27,6 @@ def test_mixing_an_array_equals_mixing_seeds_of_one_part() -> None:
     for index in (0, 1, 77):
         (number,) = splitmix64(np.array([index], dtype=np.uint64)).tolist()
         assert number >> 1 == mix_seed(index * step)
-
-
-def test_mixed_seeds_are_valid_for_pytorch_and_numpy() -> None:
-    for parts in itertools.product((-5, 0, 2**62, 2**64 - 1), repeat=2):
-        assert 0 <= mix_seed(*parts) < 2**63
-        torch.Generator().manual_seed(mix_seed(*parts))
 
 
 def test_the_seeds_of_neighboring_steps_share_half_of_their_bits() -> None:

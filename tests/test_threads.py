@@ -11,11 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from builders import random_model
 
 from minigpt import threads
-from minigpt.generation.engines.native import NativeEngine
-from minigpt.native import compiled
 from minigpt.threads import LoadMonitor, OtherPrograms, ShortWaits, ThreadTrials
 
 TASKS = Path("/proc/self/task")
@@ -234,23 +231,6 @@ def test_the_users_own_choice_of_waiting_stays(variable: str, monkeypatch: pytes
     waits = ShortWaits()
     waits.turn_on()
     assert not waits.are_on
-
-
-@pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
-@pytest.mark.parametrize("quantization", ["none", "int8"])
-def test_logits_do_not_depend_on_the_number_of_threads(quantization: str) -> None:
-    model, before = random_model(n_embd=64, n_head=4, vocab_size=300), torch.get_num_threads()
-    results = []
-    try:
-        for count in (1, 2, 3, 5):
-            torch.set_num_threads(count)
-            engine = NativeEngine(model, quantization)
-            engine.start([[1, 2, 3], [4]])
-            results.append([engine.read(torch.tensor([[step], [7]])) for step in range(6)])
-    finally:
-        torch.set_num_threads(before)
-    for result in results[1:]:
-        assert all(torch.equal(one, other) for one, other in zip(result, results[0], strict=True))
 
 
 @pytest.fixture

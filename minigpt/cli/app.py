@@ -8,7 +8,8 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, TextIO, cast
@@ -48,25 +49,16 @@ _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # the disk is full or the
 _CLOSED_PIPE = {errno.EPIPE} | ({errno.EINVAL} if os.name == "nt" else set())
 
 
-class _LazyCommands(Mapping[str, Any]):
+class _LazyCommands(UserDict[str, Any]):
     """The subcommands, each imported when it is first used, so that starting one does not import the others."""
 
-    def __init__(self) -> None:
-        self._commands: dict[str, Any] = {}
-
     def __getitem__(self, name: str) -> Any:
-        if name not in self._commands:
-            module, _, function = _COMMANDS[name].partition(".")
+        if isinstance(command := self.data[name], str):
+            module, _, function = command.partition(".")
             single = typer.Typer(add_completion=False, rich_markup_mode=_MARKUP)
             single.command(name)(getattr(importlib.import_module(f"minigpt.cli.{module}"), function))
-            self._commands[name] = typer.main.get_command(single)
-        return self._commands[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_COMMANDS)
-
-    def __len__(self) -> int:
-        return len(_COMMANDS)
+            self.data[name] = typer.main.get_command(single)
+        return self.data[name]
 
 
 class _Commands(TyperGroup):
@@ -74,7 +66,7 @@ class _Commands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = cast(Any, _LazyCommands())
+        self.commands = cast(Any, _LazyCommands(_COMMANDS))
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         for option in self.params:
@@ -156,7 +148,6 @@ def _is_closed_pipe(error: Exception) -> bool:
 
 
 def _discard_stdout() -> None:
-    """Sends standard output to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -214,7 +205,6 @@ def _check_thread_count() -> None:
 
 
 def main() -> NoReturn:
-    """Runs the command line on the process's arguments and exits."""
     gc.set_threshold(100_000)  # with the default of 700, the collector slows down importing torch
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         stream = getattr(sys, name) or _null_device(mode)  # None if it is closed

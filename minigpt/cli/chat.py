@@ -1,13 +1,14 @@
 """`minigpt chat`: talks to a model that was trained on a chat log."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model, out_of_memory_as
+from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
 from minigpt.cli.options import (
     CheckpointsOption,
     DeviceOption,
@@ -16,12 +17,11 @@ from minigpt.cli.options import (
     model_name,
     settings_options,
 )
-from minigpt.cli.render.terminal import note, write
-from minigpt.cli.session import OUT_OF_MEMORY, SESSION_SETTINGS, InteractiveSession, typed_lines
-from minigpt.cli.signals import forget_interrupts
+from minigpt.cli.render.terminal import note
+from minigpt.cli.session import SESSION_SETTINGS, InteractiveSession, typed_lines
 from minigpt.config import SamplingConfig
 from minigpt.data.transcript import CHAT_TEMPLATE, Message, ReplyReader, stop_in_turn, transcript
-from minigpt.errors import ConfigError, GenerationError, MinigptError
+from minigpt.errors import ConfigError
 from minigpt.settings import check_utf8
 from minigpt.units import count
 
@@ -50,7 +50,7 @@ several lines with \"\"\".
 def chat(
     given: dict[str, Any],
     model: NewestModelArgument = None,
-    system: Annotated[str | None, typer.Option("--system", help="begin the conversation with this instruction")] = None,
+    system: Annotated[str | None, typer.Option(help="begin the conversation with this instruction")] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "auto",
@@ -64,7 +64,6 @@ def chat(
     Examples:
 
     - `minigpt chat`
-
     - `minigpt chat support --temperature 0.5 --system "Answer in one sentence."`
     """
     config = SamplingConfig(**given)
@@ -97,28 +96,26 @@ def _check_template(checkpoint: "Checkpoint", checkpoints: Path) -> None:
 
 
 class ChatSession(InteractiveSession):
-    """A conversation: the user's messages, each followed by the model's answer if there is one."""
+    """A conversation: each turn is the user's message and the model's answer."""
 
     help_text = _HELP
+    nothing_typed = "type a message first"
 
     def __init__(
         self, engine: "Engine", tokenizer: "Tokenizer", config: SamplingConfig, system: str | None = None
     ) -> None:
         super().__init__(engine, tokenizer, config)
         self.system = system
-        self.messages: list[Message] = []
-        self._n_dropped = 0
-        self.commands |= {
-            "retry": lambda _: self.retry(),
-            "undo": lambda _: self.undo(),
-            "new": lambda _: self.start_again(),
-            "system": self.set_system,
-            "seed": lambda seed: self.set(f"seed {seed}"),
-        }
+        self._prompted, self._n_new, self._finish = "", 0, ""  # of the last answer
+        self.commands |= {"system": self.set_system, "seed": lambda seed: self.set(f"seed {seed}")}
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation without its instruction."""
+        return self._messages(self.turns)
 
     @property
     def text(self) -> str:
-        """The transcript of the conversation."""
         return transcript([*self._instruction(), *self.messages])
 
     def saved_text(self, path: Path) -> str:
@@ -129,59 +126,80 @@ class ChatSession(InteractiveSession):
         return json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
 
     def take_turn(self, typed: str) -> None:
-        """Adds the user's message and lets the model answer it."""
         if not typed.strip():
             note("type a message, or /help")
             return
-        self._answer([*self.messages, Message("user", typed.strip())])
+        self.write_turn([*self.turns, (typed.strip(), None)])
 
-    def retry(self) -> None:
-        """Replaces the last answer, with other random numbers."""
-        if not self.messages:
-            note("there is nothing to retry yet; type a message first")
-            return
-        has_answer = self.messages[-1].role == "assistant"
-        self._answer(self.messages[:-1] if has_answer else self.messages)
-
-    def undo(self) -> None:
-        """Removes the last message of the user and its answer."""
-        if not self.messages:
-            note("there is nothing to undo")
-            return
-        while self.messages.pop().role != "user":
-            pass
-        left = sum(each.role == "user" for each in self.messages)
-        note(f"removed the last message and its answer; {count(left, 'message')} of yours left")
+    def removed(self, typed: str, written: str) -> str:  # noqa: ARG002
+        return f"removed the last message and its answer; {count(len(self.turns), 'message')} of yours left"
 
     def start_again(self) -> None:
-        """Removes all messages; the files of the old conversation stay."""
-        self.messages.clear()
-        self.saved.clear()
-        self._n_dropped = 0
+        super().start_again()
         note("a new conversation")
 
     def set_system(self, text: str) -> None:
-        """Sets or removes the instruction at the beginning."""
         check_utf8("the instruction", text)
         self.system = text or None
         note(f"the conversation begins with: {text}" if text else "the conversation begins without an instruction")
 
+    def pieces(self) -> Iterator[str]:
+        from minigpt.generation.streaming import generate_pieces
+
+        self._prompted, self._n_new, self._finish = "", 0, ""
+        self._prompted = self._prompt()
+        reader, sampling = ReplyReader(), self.config.replace(stop=tuple(map(stop_in_turn, self.config.stop)))
+        for piece in generate_pieces(self.engine, self.tokenizer, [self._prompted], sampling):
+            self._n_new += 1
+            text, ended = reader.feed(piece.text)
+            self._finish = "turn" if ended else piece.finish_reason or ""
+            if text:
+                yield text
+            if ended:
+                return
+
+    def end_turn(self, *, stopped: bool) -> None:
+        """Prints notes on an answer that is empty or was cut, and on a window that moved while it was written."""
+        from minigpt.generation.decoding import window_moves
+
+        if not stopped and not self.turns[-1][1]:
+            note("(the model gave no answer; /retry asks again)")
+        elif not stopped and self._finish == "length":
+            note(f"(cut after {self.config.max_new_tokens:,} tokens; /set max-new-tokens changes that)")
+        context, n_prompt = self.engine.n_positions, self._length(self._prompted)
+        if n_prompt <= context and window_moves(n_prompt, self._n_new, context, self.config.keep_first):
+            note(
+                f"the context ({context} tokens) was full before the end of this answer: the model no longer read all "
+                "of the conversation; a lower /set max-new-tokens prevents that"
+            )
+
     def _instruction(self) -> list[Message]:
         return [Message("system", self.system)] if self.system else []
+
+    @staticmethod
+    def _messages(turns: list[tuple[str, str | None]]) -> list[Message]:
+        pairs = (
+            (Message("user", typed), None if answer is None else Message("assistant", answer))
+            for typed, answer in turns
+        )
+        return [message for pair in pairs for message in pair if message is not None]
 
     def _prompt(self) -> str:
         """The transcript up to the answer, without the oldest turns if it leaves too little of the context for one."""
         context = self.engine.n_positions
         room = context - min(self.config.max_new_tokens, context // 2)
-        first = 0
-        while True:
-            prompt = transcript([*self._instruction(), *self.messages[first:]], reply=True)
-            later = next((i for i in range(first + 1, len(self.messages)) if self.messages[i].role == "user"), None)
+        for first in range(len(self.turns)):
+            prompt = transcript([*self._instruction(), *self._messages(self.turns[first:])], reply=True)
             n_tokens = self._length(prompt)
-            if n_tokens <= room or later is None:
+            if n_tokens <= room:
                 break
-            first = later
-        self._say_dropped(first)
+        if first > self.n_unread:
+            messages, them = ("message", "it") if first == 1 else (f"{first:,} messages", "them")
+            note(
+                f"the context ({context} tokens) has no room for your first {messages}: the model no longer reads "
+                f"{them}"
+            )
+        self.n_unread = first
         if n_tokens > context:
             note(f"your message is longer than the model's context ({context} tokens), which reads only its end")
         return prompt
@@ -189,70 +207,3 @@ class ChatSession(InteractiveSession):
     def _length(self, prompt: str) -> int:
         """The number of tokens of a prompt, those that the tokenizer puts before it included."""
         return len(self.tokenizer.prefix_ids) + len(self.tokenizer.encode(prompt))
-
-    def _say_dropped(self, first: int) -> None:
-        dropped = sum(each.role == "user" for each in self.messages[:first])
-        if dropped > self._n_dropped:
-            note(
-                f"the context ({self.engine.n_positions} tokens) has no room for your first "
-                f"{'message' if dropped == 1 else f'{dropped:,} messages'}: the model no longer reads "
-                f"{'it' if dropped == 1 else 'them'}"
-            )
-        self._n_dropped = dropped
-
-    def _say_full(self, prompt: str, n_new: int) -> None:
-        """Prints a note if the window moved while the model continued this prompt with `n_new` tokens."""
-        from minigpt.generation.decoding import window_moves
-
-        context, n_prompt = self.engine.n_positions, self._length(prompt)
-        if n_prompt <= context and window_moves(n_prompt, n_new, context, self.config.keep_first):
-            note(
-                f"the context ({context} tokens) was full before the end of this answer: the model no longer read all "
-                "of the conversation; a lower /set max-new-tokens prevents that"
-            )
-
-    def _answer(self, messages: list[Message]) -> None:
-        """Lets the model answer the last of these messages until its turn ends or Ctrl-C stops it.
-
-        If an answer is to be replaced and the model is stopped before it has written anything, the old one is kept.
-        Raises: MinigptError if it cannot; if it has not written anything, the messages and the seed are those before.
-        """
-        from minigpt.generation.streaming import generate_pieces
-
-        before, seed = self.messages, (self.config, self.seed_is_used)
-        self.next_seed()
-        self.messages = messages
-        answer, reader, ended, reason = "", ReplyReader(), False, None
-        prompt, n_new = "", 0
-        try:
-            with out_of_memory_as(GenerationError(OUT_OF_MEMORY)):
-                prompt = self._prompt()
-                sampling = self.config.replace(stop=tuple(map(stop_in_turn, self.config.stop)))
-                for piece in generate_pieces(self.engine, self.tokenizer, [prompt], sampling):
-                    n_new += 1
-                    text, ended = reader.feed(piece.text)
-                    if text:
-                        write(text, end="")
-                        answer += text
-                        self.messages = [*messages, Message("assistant", answer)]
-                    reason = piece.finish_reason
-                    if ended:
-                        break
-        except KeyboardInterrupt:
-            if not answer and len(messages) <= len(before):
-                self.messages = before
-            forget_interrupts()
-            note(" [stopped]")
-            self._say_full(prompt, n_new)
-            return
-        except MinigptError:
-            if not answer:
-                self.messages, (self.config, self.seed_is_used) = before, seed
-            raise
-        write("")
-        if not answer:
-            self.messages = [*messages, Message("assistant", "")]
-            note("(the model gave no answer; /retry asks again)")
-        elif not ended and reason == "length":
-            note(f"(cut after {self.config.max_new_tokens:,} tokens; /set max-new-tokens changes that)")
-        self._say_full(prompt, n_new)

@@ -1,25 +1,19 @@
 """`minigpt corpus`: reports what a text contains, what is wrong with it, and which baselines a model should beat."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.completion import complete_runs
 from minigpt.cli.models import open_model, out_of_memory_as
-from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, settings_options
+from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, run_option, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig
 from minigpt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from minigpt.corpus_report.build_report import StageProgress
     from minigpt.corpus_report.report import Report
 
 _LARGER = 4  # how many times larger the second BPE vocabulary is than the one that training would choose
@@ -31,12 +25,7 @@ def corpus(
     texts: Annotated[
         list[str], typer.Argument(help="text files, folders or globs, or - for standard input", metavar="TEXT...")
     ],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", help="also measure this model, which must not have seen the text", autocompletion=complete_runs
-        ),
-    ] = None,
+    model: Annotated[str | None, run_option(help="also measure this model, which must not have seen the text")] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
@@ -48,14 +37,12 @@ def corpus(
     Examples:
 
     - `minigpt corpus book.txt`
-
     - `minigpt corpus letters/ --model gpt2`
-
     - `minigpt corpus web.jsonl.gz --text-key content --json`
     """
     reading = ReadingConfig(**given)
 
-    from minigpt.cli.render.console import console
+    from minigpt.cli.render.console import console, progress_bar
     from minigpt.cli.render.corpus_report import report_parts
     from minigpt.corpus_report.build_report import build_report
     from minigpt.data.sources import scan
@@ -66,8 +53,7 @@ def corpus(
         checkpoint = open_model(model, checkpoints, device)
         checkpoint.tokenizer.encode("a text")  # a model without a tokenizer is an error before the text is read
         other = (model, checkpoint.model, checkpoint.tokenizer)
-    with _stage_progress(notes) as progress:
-        progress("scanning", 0, 1)
+    with progress_bar(notes, "scanning …", amounts=False) as report_progress:
         found = scan(texts, text_key=reading.text_key, encoding=reading.encoding, encoding_errors="replace")
         for each in found.notes:
             note(each)
@@ -78,7 +64,7 @@ def corpus(
                 validation_fraction=reading.validation_fraction,
                 tokenizers=_tokenizers(found.text_bytes),
                 model=other,
-                progress=progress,
+                progress=lambda stage, done, total: report_progress(done, total, f"{stage} …"),
             )
     if as_json:
         write(json.dumps(_record(report)))
@@ -90,30 +76,14 @@ def corpus(
 
 def _tokenizers(text_bytes: int) -> list[str]:
     """The tokenizers to compare: bytes, characters, the BPE that training would choose, a larger one, and GPT-2's."""
-    from minigpt.planning.vocabulary import plan_tokenizer
+    from minigpt.planning.defaults import plan_tokenizer
     from minigpt.tokenizer.bpe_training import requested_vocab_size
 
     size = requested_vocab_size(plan_tokenizer(text_bytes)) or (512 if text_bytes < 2**20 else 16_384)
     return ["bytes", "chars", f"bpe:{size}", f"bpe:{_LARGER * size}", "gpt2"]
 
 
-@contextmanager
-def _stage_progress(out: "Console") -> "Iterator[StageProgress]":
-    """A progress bar that takes (stage, done, total); shown only in a terminal, and removed at the end."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    if not out.is_interactive:
-        yield lambda *_: None
-        return
-    with Progress(
-        TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(), console=out, transient=True
-    ) as bar:
-        task = bar.add_task("")
-        yield lambda stage, done, total: bar.update(task, description=f"{stage} …", completed=done, total=total)
-
-
 def _record(report: "Report") -> dict[str, Any]:
-    """The report as a record for JSON."""
     from minigpt.cli.render.corpus_report import verdict
 
     record: dict[str, Any] = asdict(report)

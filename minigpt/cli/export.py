@@ -4,19 +4,22 @@ import json
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from minigpt.cli.completion import complete_from
-from minigpt.cli.options import CheckpointsOption, JsonOption, NewestModelArgument, command_line, model_name
+from minigpt.cli.options import (
+    CheckpointsOption,
+    JsonOption,
+    NewestModelArgument,
+    command_line,
+    complete_from,
+    model_name,
+)
 from minigpt.cli.render.terminal import note, write
 from minigpt.errors import ConfigError
 from minigpt.settings import check_utf8
 from minigpt.shell import join
-
-if TYPE_CHECKING:
-    from minigpt.exporters.parity import Parity
 
 _PROMPT = "Once upon a time"
 # Programs on one line, because an argument of cmd has only one.
@@ -44,7 +47,6 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            "--to",
             help="the format: gguf, onnx, ctranslate2 or html",
             autocompletion=complete_from("gguf", "onnx", "ctranslate2", "html"),
         ),
@@ -52,20 +54,17 @@ def export(
     dtype: Annotated[
         str | None,
         typer.Option(
-            "--dtype",
             help="dtype of the weights; gguf: f32, f16, bf16, q8_0; onnx: f32; ctranslate2: f32, f16, bf16, int8; "
-            "html: int8 [default: f32, html: int8]",
+            "html: int8 [default: f32, html: int8]"
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="the file (gguf, html) or folder [default: named after the model]"),
     ] = None,
-    title: Annotated[
-        str | None, typer.Option("--title", help="html: the page's heading [default: the model's name]")
-    ] = None,
+    title: Annotated[str | None, typer.Option(help="html: the page's heading [default: the model's name]")] = None,
     about: Annotated[str, typer.Option("--note", help="html: a text below the heading")] = "",
-    prompt: Annotated[str, typer.Option("--prompt", help="html: the text that the page suggests to continue")] = "",
+    prompt: Annotated[str, typer.Option(help="html: the text that the page suggests to continue")] = "",
     large: Annotated[bool, typer.Option("--yes", help="html: write a page above 60 MB")] = False,
     force: Annotated[bool, typer.Option("--force", help="replace an earlier export")] = False,
     as_json: JsonOption = False,
@@ -82,9 +81,7 @@ def export(
     Examples:
 
     - `minigpt export moby_dick --to gguf --dtype q8_0`
-
     - `minigpt export moby_dick --to onnx --output site/model`
-
     - `minigpt export moby_dick --to html --title "Moby-Dick" --prompt "Call me"`
     """
     from minigpt.cli.render.console import console, facts
@@ -112,7 +109,11 @@ def export(
         write(json.dumps(result))
         return
     rows = {"from": str(source), "written to": str(done.path), "dtype": done.dtype, "size": size(done.size)}
-    out.print(facts(done.target, rows | {f"checked in {each.by}": _comparison(each) for each in done.parity}))
+    for parity in done.parity:
+        agreement = f"{parity.greedy} of {parity.of} greedy tokens equal"
+        agreement += "" if parity.same_ids is None else "; token ids equal"
+        rows[f"checked in {parity.by}"] = f"largest logit difference {parity.difference:.2g}; {agreement}"
+    out.print(facts(done.target, rows))
     for each in done.notes:
         note(each)
     if done.target == "html":
@@ -137,12 +138,10 @@ def export(
 
 
 def _ollama_name(path: Path) -> str:
-    """A name that Ollama accepts: letters, digits, dots, dashes and underscores."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._").lower()[:80] or "model"
 
 
 def _command(target: str, path: str, count: int) -> str:
-    """A shell command that generates text with the export; the path is quoted."""
     from minigpt.tokenizer.files import is_ids_only
 
     if target == "gguf":
@@ -154,16 +153,9 @@ def _command(target: str, path: str, count: int) -> str:
 
 
 def _llama_command(*model: str, count: int) -> str:
-    """The command by which llama.cpp generates text with a model."""
     return join("llama-completion", "-m", *model, "-p", _PROMPT, "-n", str(count))
 
 
 def _file_argument(path: str) -> str:
     """The path in a form that no program reads as an option."""
     return f"./{path}" if path.startswith("-") else path
-
-
-def _comparison(parity: "Parity") -> str:
-    """The largest difference from the model's logits and the number of equal tokens, as text."""
-    text = f"largest logit difference {parity.difference:.2g}; {parity.greedy} of {parity.of} greedy tokens equal"
-    return text if parity.same_ids is None else f"{text}; token ids equal"

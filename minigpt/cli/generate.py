@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from minigpt.cli.completion import complete_runs
 from minigpt.cli.models import (
     AdapterOption,
     CompileOption,
@@ -23,17 +22,11 @@ from minigpt.cli.options import (
     command_line,
     model_name,
     names_of,
+    run_option,
     settings_options,
 )
 from minigpt.cli.prompts import READING, PromptFormat, note_unread_text, read_prompts, refuse_reading
-from minigpt.cli.render.continuations import (
-    Continuation,
-    JsonOutput,
-    MemorizationOutput,
-    Output,
-    PlainOutput,
-    collect,
-)
+from minigpt.cli.render.continuations import Continuation, JsonOutput, Output, PlainOutput, collect
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig, SamplingConfig
 from minigpt.data.transcript import CHAT_TEMPLATE
@@ -41,9 +34,7 @@ from minigpt.errors import ConfigError, GenerationError
 from minigpt.units import count
 
 if TYPE_CHECKING:
-    from minigpt.cli.memorization import MemorizationMeter
-    from minigpt.config import GPTConfig
-    from minigpt.storage.checkpoint import Checkpoint
+    from minigpt.generation.engines.engine import Engine
     from minigpt.tokenizer.tokenizer import Tokenizer
 
 _ALTERNATIVES = 5  # shown for each token if --alternatives is not given
@@ -57,24 +48,17 @@ def generate(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            help="a run's name, or a model's file or folder [default: the newest model]",
-            autocompletion=complete_runs,
-        ),
+        run_option("--model", "-m", help="a run's name, or a model's file or folder [default: the newest model]"),
     ] = None,
     adapter: AdapterOption = None,
     prompt_file: Annotated[
-        Path | None,
-        typer.Option("--prompt-file", help="read prompts from this file, or - for standard input"),
+        Path | None, typer.Option(help="read prompts from this file, or - for standard input")
     ] = None,
     prompt_format: Annotated[
         PromptFormat,
         typer.Option(
-            "--prompt-format",
             help="lines (a prompt per line), jsonl (a JSON text or list of token ids per line), whole (one prompt), or "
-            "auto: jsonl for .jsonl, whole for -, else lines",
+            "auto: jsonl for .jsonl, whole for -, else lines"
         ),
     ] = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="refuse prompts longer than the context length")] = False,
@@ -83,24 +67,14 @@ def generate(
     quantize: QuantizeOption = "auto",
     compiled: CompileOption = False,
     draft: Annotated[
-        str | None,
-        typer.Option(
-            "--draft",
-            help="a smaller model with the same tokenizer, for speculative decoding",
-            autocompletion=complete_runs,
-        ),
+        str | None, run_option(help="a smaller model with the same tokenizer, for speculative decoding")
     ] = None,
     speculate: Annotated[
         Literal["auto", "lookup", "off"],
-        typer.Option(
-            "--speculate", help="speculative decoding: guess repeated text and verify it at once; the text is the same"
-        ),
+        typer.Option(help="speculative decoding: guess repeated text and verify it at once; the text is the same"),
     ] = "auto",
     alternatives: Annotated[
-        int | None,
-        typer.Option(
-            "--alternatives", help="with --json or --table: how many likely tokens to show [default: 5]", min=0
-        ),
+        int | None, typer.Option(help="with --json or --table: how many likely tokens to show [default: 5]", min=0)
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="color each token by the probability the model gave it")
@@ -113,13 +87,11 @@ def generate(
         typer.Option("--memorization", help="mark what is copied word for word from the training text, and say where"),
     ] = False,
     corpus: Annotated[
-        list[str] | None,
-        typer.Option("--corpus", help="with --memorization: a text to search [default: the training text]"),
+        list[str] | None, typer.Option(help="with --memorization: a text to search [default: the training text]")
     ] = None,
     copied_words: Annotated[
         int | None,
         typer.Option(
-            "--copied-words",
             help="with --memorization: minimum words in a copied run; 2.5 characters of a script without spaces "
             "count as one [default: 8]",
             min=1,
@@ -133,11 +105,8 @@ def generate(
     Examples:
 
     - `minigpt generate "Call me"`
-
     - `minigpt generate "Call me" --model moby_dick --temperature 0.7 --samples 3 --stop "."`
-
     - `cat letter.txt | minigpt generate --prompt-file - --until paragraph --json`
-
     - `minigpt generate "Call me" --memorization`
     """
     read_with = {name: given.pop(name) for name in READING if name in given}
@@ -162,67 +131,115 @@ def generate(
         if is_given and (explain or table):
             raise ConfigError(f"{'--explain' if explain else '--table'} cannot be combined with {name}")
 
-    from minigpt.generation.beam_search import check_room
     from minigpt.generation.capacity import rows_at_once
-    from minigpt.generation.decoding import check_keep_first
-    from minigpt.generation.healing import encode_prompt
     from minigpt.generation.sampling import Sampler
-    from minigpt.generation.streaming import generate_pieces
 
     checkpoint = open_model(model, checkpoints, device, dtype=dtype, adapter=adapter)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
-    check_keep_first(config.keep_first, shape.n_positions)
-    lengths = [
-        len(
-            encode_prompt(tokenizer, each, token_healing=config.token_healing, special_tokens=config.special_tokens).ids
-        )
-        for each in prompts
-    ]
     texts = [each for each in prompts if isinstance(each, str)]
     note_unread_text(checkpoint.model, tokenizer, texts, config.special_tokens)
-    if config.beams > 1:
-        longest = max(lengths)
-        if "max_new_tokens" not in given and (room := shape.n_positions - longest) > 0:
-            config = config.replace(max_new_tokens=min(config.max_new_tokens, room))
-        check_room(longest, config.max_new_tokens, shape.n_positions)
-    _check_lengths(lengths, shape, config, strict=strict)
-    meter = _open_meter(checkpoint, corpus or [], copied_words, reading) if memorization else None
+    lengths, config = _fit_into_context(
+        prompts, tokenizer, shape.n_positions, config, strict=strict, shorten="max_new_tokens" not in given
+    )
+    meter = None
+    if memorization:
+        from minigpt.cli.memorization import open_meter  # takes a tenth of a second
+
+        meter = open_meter(checkpoint, corpus or [], copied_words, reading)
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
     sampler = Sampler(config, tokenizer)
     drafter = open_drafter(draft, speculate, checkpoint, engine, checkpoints)
     if draft is not None and len(prompts) * config.texts_per_prompt > 1:
         note("--draft has an effect only while a single continuation is being generated")
-    if not as_json:
+    output: Output = PlainOutput()
+    if as_json:
+        shared = {"seed": sampler.seed, "model": str(checkpoint.directory)}
+        shared |= {"tokenizer": tokenizer.name, "engine": engine.description}
+        output = JsonOutput(tokenizer, shared, meter.record if meter else None)
+    else:
         note(f"{checkpoint.directory} · {shape.n_parameters:,} parameters · {engine.description}")
         if tokenizer.chat_template == CHAT_TEMPLATE:
             talk = command_line("chat", model_name(checkpoint.directory, checkpoints), checkpoints=checkpoints)
             note(f"this model was trained on a chat log; to talk to it: {talk}")
         if prompts == [""]:
             note("no prompt: generates a new document, starting from the end-of-text token")
-
-    output: Output = PlainOutput()
-    if as_json:
-        shared = {
-            "seed": sampler.seed,
-            "model": str(checkpoint.directory),
-            "tokenizer": tokenizer.name,
-            "engine": engine.description,
-        }
-        output = JsonOutput(tokenizer, shared, meter)
-    elif meter:
-        output = MemorizationOutput(meter)
+    if meter and not as_json:
+        output = meter
     elif explain or table:
-        output = _open_explanation(tokenizer, table=table)
+        from minigpt.cli.render.console import console
+        from minigpt.cli.render.explained_output import ColoredOutput, TableOutput
+
+        output = (TableOutput if table else ColoredOutput)(console(stderr=False), tokenizer)
     if as_json or explain or table:
         alternatives = _ALTERNATIVES if alternatives is None else alternatives
+    at_once = rows_at_once(shape, checkpoint.model.token_embedding.weight.dtype, config, engine.device)
+    n_new, seconds, first = _print_continuations(
+        engine, tokenizer, prompts, config, output, at_once, None if as_json else "\n---", sampler=sampler,
+        drafter=drafter, alternatives=alternatives,
+    )  # fmt: skip
+    if not as_json:
+        counts = [(lengths[index // config.samples], new) for index, new in enumerate(n_new)]
+        _print_speed(counts, shape.n_positions, config, seconds, first)
+
+
+def _fit_into_context(
+    prompts: list[str | list[int]],
+    tokenizer: "Tokenizer",
+    context: int,
+    config: SamplingConfig,
+    *,
+    strict: bool,
+    shorten: bool,
+) -> tuple[list[int], SamplingConfig]:
+    """The number of tokens of each prompt, and the settings; for beams, with fewer new tokens if that may `shorten`.
+
+    Notes prompts that are longer than the context length.
+    """
+    from minigpt.generation.beam_search import check_room
+    from minigpt.generation.decoding import check_keep_first
+    from minigpt.generation.healing import encode_prompt
+
+    check_keep_first(config.keep_first, context)
+    how = {"token_healing": config.token_healing, "special_tokens": config.special_tokens}
+    lengths = [len(encode_prompt(tokenizer, each, **how).ids) for each in prompts]
+    if config.beams > 1:
+        if shorten and (room := context - max(lengths)) > 0:
+            config = config.replace(max_new_tokens=min(config.max_new_tokens, room))
+        check_room(max(lengths), config.max_new_tokens, context)
+    for number, length in enumerate(lengths, 1):
+        if length <= context:
+            continue
+        which = "the prompt" if len(lengths) == 1 else f"prompt {number}"
+        too_long = f"{which} has {length:,} tokens, more than the context length ({context:,})"
+        if strict:
+            raise ConfigError(f"{too_long}; shorten it, or drop --strict to continue from its end")
+        seen = f"its first {config.keep_first} tokens and its end" if config.keep_first else "only its end"
+        note(f"{too_long}; the model reads {seen}")
+    return lengths, config
+
+
+def _print_continuations(
+    engine: "Engine",
+    tokenizer: "Tokenizer",
+    prompts: list[str | list[int]],
+    config: SamplingConfig,
+    output: Output,
+    at_once: int,
+    separator: str | None,
+    **how: Any,
+) -> tuple[list[int], float, float]:
+    """Generates and prints the continuations of all prompts, `at_once` texts together, with a line between two of them.
+
+    Returns the number of tokens of each, the seconds that all took, and those until the first token.
+    """
+    from minigpt.generation.streaming import generate_pieces
 
     streams = output.streams and len(prompts) == config.texts_per_prompt == 1
-    weights = checkpoint.model.token_embedding.weight
-    at_once = rows_at_once(shape, weights.dtype, config, engine.device) // config.texts_per_prompt
+    at_once //= config.texts_per_prompt
     out_of_memory = GenerationError(
         "out of memory during generation; give fewer --samples, --best-of or --beams, fewer prompts, or a smaller model"
     )
-    counts: list[tuple[int, int]] = []  # tokens of each prompt and of its continuation
+    n_new: list[int] = []
     seconds, first = 0.0, 0.0
     for begin in range(0, len(prompts), at_once):
         batch = prompts[begin : begin + at_once]
@@ -230,23 +247,18 @@ def generate(
         continuations = [Continuation(text, number) for text in texts for number in range(config.samples)]
         if streams:
             output.begin(texts[0])
-        pieces = generate_pieces(
-            engine, tokenizer, batch, config, sampler=sampler, drafter=drafter, alternatives=alternatives
-        )
         with out_of_memory_as(out_of_memory):
+            pieces = generate_pieces(engine, tokenizer, batch, config, **how)
             collect(continuations, pieces, output if streams else None)
-        counts += [
-            (lengths[begin + index // config.samples], len(each.ids)) for index, each in enumerate(continuations)
-        ]
         timing = continuations[0].timing
         seconds, first = seconds + timing["seconds"], first or timing["first_token_seconds"]
-        for number, continuation in enumerate([] if streams else continuations):
-            if begin + number and not as_json:
-                write("\n---")
+        for continuation in [] if streams else continuations:
+            if begin + continuation.number and separator is not None:
+                write(separator)
             output.write(continuation)
+        n_new += [len(each.pieces) for each in continuations]
     output.end()
-    if not as_json:
-        _print_speed(counts, shape.n_positions, config, seconds, first)
+    return n_new, seconds, first
 
 
 def _print_speed(
@@ -271,37 +283,3 @@ def _print_speed(
         return
     speed = f"{n_tokens / seconds:,.0f} tokens/s, first token after {1000 * first_token_seconds:,.0f} ms"
     note(f"{count(n_tokens, 'token')} in {seconds:.2f} s, {speed}")
-
-
-def _open_meter(
-    checkpoint: "Checkpoint", corpus: list[str], copied_words: int | None, reading: ReadingConfig
-) -> "MemorizationMeter":
-    """Imports the search only when it is used: the import takes a tenth of a second."""
-    from minigpt.cli.memorization import open_meter
-    from minigpt.evaluation.memorization.words import LONG_RUN
-
-    return open_meter(checkpoint, corpus, copied_words or LONG_RUN, reading)
-
-
-def _open_explanation(tokenizer: "Tokenizer", *, table: bool) -> Output:
-    """Imports rich only when it is used."""
-    from minigpt.cli.render.console import console
-    from minigpt.cli.render.explained_output import ColoredOutput, TableOutput
-
-    return (TableOutput if table else ColoredOutput)(console(stderr=False), tokenizer)
-
-
-def _check_lengths(lengths: list[int], shape: "GPTConfig", config: SamplingConfig, *, strict: bool) -> None:
-    """Reports prompts that are longer than the context length.
-
-    Raises: ConfigError for the first of them, if `strict`.
-    """
-    for number, length in enumerate(lengths, 1):
-        if length <= shape.n_positions:
-            continue
-        which = "the prompt" if len(lengths) == 1 else f"prompt {number}"
-        too_long = f"{which} has {length:,} tokens, more than the context length ({shape.n_positions:,})"
-        if strict:
-            raise ConfigError(f"{too_long}; shorten it, or drop --strict to continue from its end")
-        seen = f"its first {config.keep_first} tokens and its end" if config.keep_first else "only its end"
-        note(f"{too_long}; the model reads {seen}")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.options import CheckpointsOption, JsonOption, NewestModelArgument
-from minigpt.cli.render.model_facts import model_facts
 from minigpt.cli.render.terminal import note, some_of, write
 from minigpt.errors import CheckpointError
 from minigpt.units import count, duration, size
@@ -17,21 +16,17 @@ if TYPE_CHECKING:
     from minigpt.storage.run_record import CorpusRecord, Result, RunRecord
 
 _UNITS = {  # of the settings
-    "steps": "step",
-    "epochs": "epoch",
-    "minutes": "minute",
-    "context_length": "token",
-    "batch_size": "sequence",
-    "batch_tokens": "token",
-    "micro_batch_size": "sequence",
-    "warmup_steps": "step",
-    "eval_every": "step",
-    "eval_tokens": "token",
-    "sample_every": "step",
-    "save_every": "step",
-    "save_minutes": "minute",
-    "patience": "evaluation",
-    "spike_threshold": "standard deviation",
+    setting: unit
+    for unit, settings in {
+        "step": "steps warmup_steps eval_every sample_every save_every",
+        "epoch": "epochs",
+        "minute": "minutes save_minutes",
+        "token": "context_length batch_tokens eval_tokens",
+        "sequence": "batch_size micro_batch_size",
+        "evaluation": "patience",
+        "standard deviation": "spike_threshold",
+    }.items()
+    for setting in settings.split()
 }
 _ENDS = {
     "length": "at its full length",
@@ -53,12 +48,10 @@ def info(
     Examples:
 
     - `minigpt info`
-
     - `minigpt info gpt2 --json`
-
     - `minigpt info letters --verify`
     """
-    from minigpt.cli.render.console import console, facts
+    from minigpt.cli.render.console import console, facts, model_facts
     from minigpt.importers.open_model import describe_model, find_model
     from minigpt.storage.adapter import is_adapter
     from minigpt.storage.checkpoint import TRAINING, WEIGHTS
@@ -109,10 +102,7 @@ def info(
 
 
 def _verified(path: Path) -> dict[str, int]:
-    """The .safetensors files of a model, and how many of their tensors have a checksum.
-
-    Raises: CheckpointError for the first damaged file.
-    """
+    """The .safetensors files of a model, and how many of their tensors have a checksum; a damaged one is an error."""
     from minigpt.storage.tensors import TensorFile
 
     found = {}
@@ -124,7 +114,6 @@ def _verified(path: Path) -> dict[str, int]:
 
 
 def _adapter(directory: Path) -> dict[str, Any]:
-    """What an adapter is added to, and its size."""
     from minigpt.importers.peft import read_adapter
 
     adapter = read_adapter(directory)
@@ -205,7 +194,6 @@ def _short_path(path: str) -> str:
 
 
 def _setting(name: str, value: Any) -> str:
-    """The value of a training setting, with its unit if it has one."""
     unit = _UNITS.get(name)
     if isinstance(value, list):
         return ", ".join(map(str, value))

@@ -29,26 +29,17 @@ def inspect(
     given: dict[str, Any],
     model: ModelArgument,
     prompt: Annotated[str | None, typer.Argument(help="the text to inspect", metavar="TEXT")] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", help="read the text from this file, or - for standard input")
-    ] = None,
-    top: Annotated[
-        int, typer.Option("--top", help="how many of the most likely tokens to show at each position", min=1)
-    ] = 5,
+    file: Annotated[Path | None, typer.Option(help="read the text from this file, or - for standard input")] = None,
+    top: Annotated[int, typer.Option(help="how many of the most likely tokens to show at each position", min=1)] = 5,
     table: Annotated[
         bool, typer.Option("--table", help="print a row for each token: probability, surprisal, most likely tokens")
     ] = False,
     page: Annotated[
-        Path | None,
-        typer.Option("--html", help="write an HTML page: attention maps, logit lens, probabilities, norms"),
+        Path | None, typer.Option("--html", help="write an HTML page: attention maps, logit lens, probabilities, norms")
     ] = None,
-    png: Annotated[Path | None, typer.Option("--png", help="draw the attention map of --layer and --head")] = None,
-    layer: Annotated[
-        int | None, typer.Option("--layer", help="the layer that --png draws and --html opens with, from 0")
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option("--head", help="the head that --png draws and --html opens with, from 0")
-    ] = None,
+    png: Annotated[Path | None, typer.Option(help="draw the attention map of --layer and --head")] = None,
+    layer: Annotated[int | None, typer.Option(help="the layer that --png draws and --html opens with, from 0")] = None,
+    head: Annotated[int | None, typer.Option(help="the head that --png draws and --html opens with, from 0")] = None,
     force: Annotated[
         bool, typer.Option("--force", help="replace existing files that --html or --png did not write")
     ] = False,
@@ -61,9 +52,7 @@ def inspect(
     Examples:
 
     - `minigpt inspect moby_dick "Call me Ishmael."`
-
     - `minigpt inspect moby_dick --file chapter.txt --table --top 3`
-
     - `minigpt inspect gpt2 "The cat sat on the mat" --html cat.html`
     """
     if png is not None and (layer is None or head is None):
@@ -83,16 +72,17 @@ def inspect(
     from minigpt.inspection.activations import inspect as inspect_all
     from minigpt.inspection.activations import predict
     from minigpt.inspection.attention_map import MARK, check_layer_and_head, draw_map
+    from minigpt.inspection.json_form import most_tokens
     from minigpt.model.nonfinite import check_finite
     from minigpt.pages.document import mark_of
-    from minigpt.reports.inspection_page import KIND, inspection_page, most_tokens
+    from minigpt.reports.page import INSPECTION, MOST_WEIGHTS, inspection_page
     from minigpt.storage.folder import replace_file
     from minigpt.tokenizer.display import token_label
     from minigpt.units import size
 
     targets = {
         path: check_output(path, mark, force=force)
-        for path, mark in ((page, mark_of(KIND)), (png, MARK))
+        for path, mark in ((page, mark_of(INSPECTION)), (png, MARK))
         if path is not None
     }
     checkpoint = open_model(model, checkpoints, device)
@@ -103,7 +93,7 @@ def inspect(
     special_tokens = given.get("special_tokens", False)
     note_unread_text(checkpoint.model, tokenizer, [text], special_tokens)
     whole = encode_prompt(tokenizer, text, token_healing=False, special_tokens=special_tokens).ids
-    limit = shape.n_positions if page is None else most_tokens(shape)
+    limit = shape.n_positions if page is None else most_tokens(shape, MOST_WEIGHTS)
     ids = whole[-limit:]
     if len(ids) < len(whole):
         what = "the context length" if limit == shape.n_positions else "a page of all attention maps has room for"
@@ -128,10 +118,6 @@ def inspect(
 
 
 def _text(prompt: str | None, file: Path | None, reading: ReadingConfig) -> str:
-    """The text to inspect.
-
-    Raises: ConfigError for two texts; DataError for none.
-    """
     if prompt is not None and file is not None:
         raise ConfigError("a text cannot be combined with --file; give one of the two")
     (text,) = read_prompts(prompt, file, "auto" if file is None else "whole", reading, option="--file")
@@ -184,7 +170,6 @@ def _record(checkpoint: "Checkpoint", n_given: int, ids: list[int], predictions:
 
 
 def _print(tokenizer: "Tokenizer", ids: list[int], predictions: "Predictions", *, table: bool) -> None:
-    """Prints the text, colored or as a table, and its mean surprisal."""
     from minigpt.cli.render.console import console
     from minigpt.cli.render.token_colors import TokenPainter, paint_tokens
     from minigpt.cli.render.token_table import print_table

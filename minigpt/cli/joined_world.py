@@ -15,11 +15,11 @@ import typer
 
 from minigpt.cli.launch import LOST, launch, requested_devices
 from minigpt.cli.signals import ignore_sigterm, signals_as_requests
+from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import ConfigError, DataError, MinigptError, TrainingError
 from minigpt.training.launchers import is_child, is_launched, is_restarted
 
 if TYPE_CHECKING:
-    from minigpt.config import GPTConfig, TrainConfig
     from minigpt.jobs.job import Job
     from minigpt.jobs.request import Request
     from minigpt.model.gpt import GPT
@@ -118,18 +118,19 @@ def _check_devices(world: "World", request: "Request", resume: bool) -> None:
 
 
 def share_job(world: "World", job: "Job | None") -> None:
-    """Sends the main process's job to the others; None if there is nothing to train."""
-    from minigpt.jobs.job import SharedJob
-
-    if job is not None:
-        world.announce("run", str(job.run.directory))
-    world.broadcast_object(SharedJob.of(job).to_dict() if job is not None else None)
+    """Sends what the other processes need of the main process's job at first; None if there is nothing to train."""
+    if job is None:
+        world.broadcast_object(None)
+        return
+    world.announce("run", str(job.run.directory))
+    model, training = job.model.config.to_dict(), job.config.to_dict()
+    tokens = str(job.corpus.path.absolute())
+    world.broadcast_object({"model": model, "training": training, "tokens": tokens, "resume": job.resume})
 
 
 def train_with_main(world: "World") -> None:
     """Receives the job from the main process and trains without output, as every other process does."""
     from minigpt.data.corpus import Corpus
-    from minigpt.jobs.job import SharedJob
     from minigpt.planning.distillation import teacher_settings
     from minigpt.training.clock import Control
     from minigpt.training.events import Finished
@@ -138,16 +139,17 @@ def train_with_main(world: "World") -> None:
 
     if (message := world.broadcast_object(None)) is None:
         return
-    job = SharedJob.from_dict(message)
+    training = TrainConfig(**message["training"])
     try:
-        corpus = Corpus.load(job.corpus)
+        corpus = Corpus.load(message["tokens"])
     except DataError as error:
         raise DataError(
-            f"process {world.rank + 1} of {world.size} cannot read the tokens of the text in {job.corpus}; set "
+            f"process {world.rank + 1} of {world.size} cannot read the tokens of the text in {message['tokens']}; set "
             "MINIGPT_CACHE to a folder that all machines share, and keep files of tokens in one"
         ) from error
-    model, control = _uninitialized(job.model), Control()
-    apply_fine_tuning(model, job.training)
+    shape, control = GPTConfig(**message["model"]), Control()
+    model = _uninitialized(shape)
+    apply_fine_tuning(model, training)
     if is_child():
         Thread(target=_stop_with_launcher, args=[control], daemon=True).start()
 
@@ -157,14 +159,14 @@ def train_with_main(world: "World") -> None:
 
     with signals_as_requests(control):
         teacher = None
-        if job.training.distill == "on":
-            teacher, config = _uninitialized(job.model), teacher_settings(job.training)
+        if training.distill == "on":
+            teacher, config = _uninitialized(shape), teacher_settings(training)
             begun = world.broadcast_object(None)
             if not begun["is_trained"] and not finishes(
                 teacher, config, resume=begun["resume"], evaluates_whole_text=False
             ):
                 return
-        finishes(model, job.training, resume=job.resume, teacher=teacher)
+        finishes(model, training, resume=message["resume"], teacher=teacher)
 
 
 def _stop_with_launcher(control: "Control") -> None:

@@ -24,7 +24,6 @@ def list_models(as_json: JsonOption = False, checkpoints: CheckpointsOption = Pa
     Examples:
 
     - `minigpt list`
-
     - `minigpt list --json`
     """
     from minigpt.storage import model_list
@@ -75,7 +74,6 @@ def _row(model: "ListedModel") -> dict[str, str]:
 
 
 def _text(model: "ListedModel") -> str:
-    """What a run was trained on, and what is unusual about it."""
     if model.kind == "model":
         return "(imported model)"
     sources = [plain_source(source) for source in model.record.sources]
@@ -115,9 +113,7 @@ def _entry(model: "ListedModel") -> dict[str, Any]:
         "started": record.started,
         "finished": result is not None,
         "steps": result.step if result else None,
-        "seconds": result.seconds if result else None,
-        "validation_loss": result.validation_loss if result else None,
-        "bits_per_byte": result.bits_per_byte if result else None,
+        **{name: getattr(result, name, None) for name in ("seconds", "validation_loss", "bits_per_byte")},
         "modified": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(model.modified)),
         "problems": list(model.problems),
     }

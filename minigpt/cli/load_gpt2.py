@@ -8,10 +8,7 @@ import typer
 from minigpt.cli.options import CheckpointsOption, DeviceOption, command_line
 from minigpt.cli.render.terminal import note, write
 
-_VERIFICATION = {
-    "verified": "matches the published outputs:",
-    "differs": "differs from the published outputs:",
-}
+_VERIFICATION = {"verified": "matches the published outputs:", "differs": "differs from the published outputs:"}
 
 
 def load_gpt2(
@@ -25,15 +22,10 @@ def load_gpt2(
     source: Annotated[
         str | None, typer.Option("--from", help="a local folder or file of any format, or OWNER/NAME on the Hub")
     ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", help="a branch, tag or commit on the Hub [default: main]")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="the name to save it under [default: the model's name]")
-    ] = None,
+    revision: Annotated[str | None, typer.Option(help="a branch, tag or commit on the Hub [default: main]")] = None,
+    name: Annotated[str | None, typer.Option(help="the name to save it under [default: the model's name]")] = None,
     tokenizer: Annotated[
-        str | None,
-        typer.Option("--tokenizer", help="none: read no tokenizer; texts are then token ids [default: the model's]"),
+        str | None, typer.Option(help="none: read no tokenizer; texts are then token ids [default: the model's]")
     ] = None,
     device: DeviceOption = "auto",
     checkpoints: CheckpointsOption = Path("checkpoints"),
@@ -46,26 +38,17 @@ def load_gpt2(
     Examples:
 
     - `minigpt load-gpt2`
-
     - `minigpt load-gpt2 distilgpt2`
-
     - `minigpt load-gpt2 --from nanoGPT/out/ckpt.pt --name shakespeare`
     """
-    from minigpt.cli.render.console import console, facts
-    from minigpt.cli.render.model_facts import model_facts
+    from minigpt.cli.render.console import console, facts, model_facts
     from minigpt.importers.gpt2 import import_gpt2
     from minigpt.storage.checkpoint import WEIGHTS
 
     out = console()
     # No spinner: huggingface_hub draws its own progress on the same stream.
     imported = import_gpt2(
-        model,
-        source=source,
-        revision=revision,
-        name=name,
-        checkpoints=checkpoints,
-        device=device,
-        tokenizer=tokenizer,
+        model, source=source, revision=revision, name=name, checkpoints=checkpoints, device=device, tokenizer=tokenizer
     )
     checkpoint = imported.checkpoint
     weight_bytes = (checkpoint.directory / WEIGHTS).stat().st_size

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from minigpt.cli.render.console import console, progress_bar
+from minigpt.cli.render.continuations import Continuation, Output
 from minigpt.cli.render.memorization import highlighted, run_line, summary_line
 from minigpt.cli.render.terminal import note
 from minigpt.config import ReadingConfig
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from minigpt.storage.checkpoint import Checkpoint
 
 
-class MemorizationMeter:
+class MemorizationMeter(Output):
     """Measures texts against the index of one training text; prints the result or returns it as JSON.
 
     `origins` are the source files of the training documents; None if they are not known.
@@ -28,11 +29,11 @@ class MemorizationMeter:
         self.index, self.origins, self.min_words = index, origins, min_words
 
     def measure(self, text: str, prompt: str) -> "Memorization":
-        """Measures how much of a text is copied, without its prompt."""
         return self.index.measure(text, prompt, self.min_words)
 
-    def show(self, prompt: str, text: str) -> None:
+    def write(self, continuation: Continuation) -> None:
         """Prints a continuation with its long copied runs marked, and the locations of the originals."""
+        prompt, text = continuation.prompt, continuation.text
         measured = self.measure(text, prompt)
         out = console(stderr=False)
         line = Text(visible(prompt, is_text=True)).append(highlighted(text, measured))
@@ -77,14 +78,12 @@ class MemorizationMeter:
 
 
 def open_meter(
-    checkpoint: "Checkpoint", sources: list[str], min_words: int, reading: ReadingConfig
+    checkpoint: "Checkpoint", sources: list[str], min_words: int | None, reading: ReadingConfig
 ) -> MemorizationMeter:
-    """Opens the index of a model's training text, or of the given sources; notes go to stderr.
-
-    Raises: ConfigError if the training text cannot be found; DataError for sources that cannot be read.
-    """
+    """Opens the index of a model's training text, or of the given sources; notes go to stderr."""
     from minigpt.evaluation.memorization.index import MemorizationIndex
     from minigpt.evaluation.memorization.training_text import find_training_text, read_text
+    from minigpt.evaluation.memorization.words import LONG_RUN
 
     out = console()
     if sources:
@@ -102,4 +101,4 @@ def open_meter(
         )
     for each in notes:
         note(each)
-    return MemorizationMeter(index, text.origins, min_words)
+    return MemorizationMeter(index, text.origins, min_words or LONG_RUN)

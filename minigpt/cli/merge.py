@@ -5,21 +5,17 @@ from typing import Annotated
 
 import typer
 
-from minigpt.cli.completion import complete_runs
-from minigpt.cli.options import CheckpointsOption, NewestModelArgument, command_line
+from minigpt.cli.options import CheckpointsOption, NewestModelArgument, command_line, run_option
 from minigpt.cli.render.terminal import note, write
 
 
 def merge(
     model: NewestModelArgument = None,
     base: Annotated[
-        str | None,
-        typer.Option(
-            "--model", help="the base model [default: the one that the adapter names]", autocompletion=complete_runs
-        ),
+        str | None, run_option("--model", help="the base model [default: the one that the adapter names]")
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="the name to save it under [default: the adapter's, and -merged]")
+        str | None, typer.Option(help="the name to save it under [default: the adapter's, and -merged]")
     ] = None,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
@@ -30,7 +26,6 @@ def merge(
     Examples:
 
     - `minigpt merge letters`
-
     - `minigpt merge adapters/poems --model gpt2 --name poems`
     """
     from minigpt.importers.open_model import find_model, merge_adapter

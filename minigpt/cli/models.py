@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from minigpt.cli.completion import complete_runs
+from minigpt.cli.options import run_option
 from minigpt.cli.render.terminal import note
 from minigpt.errors import ConfigError, MinigptError
 
@@ -29,16 +29,14 @@ QuantizeOption = Annotated[
     typer.Option("--quantize", help="int8 weights on a CPU; auto: from 50 million parameters on"),
 ]
 CompileOption = Annotated[
-    bool,
-    typer.Option("--compile", help="on CUDA: run torch.compile first; takes a minute, for long texts"),
+    bool, typer.Option("--compile", help="on CUDA: run torch.compile first; takes a minute, for long texts")
 ]
 
 AdapterOption = Annotated[
     str | None,
-    typer.Option(
+    run_option(
         "--adapter",
         help="a LoRA adapter's name or folder, of minigpt or peft; it is added to --model [default: its base model]",
-        autocompletion=complete_runs,
     ),
 ]
 
@@ -59,14 +57,12 @@ def out_of_memory_as(explanation: MinigptError) -> Iterator[None]:
 
 
 def open_model(
-    name: str | None, checkpoints: Path, device: str = "auto", *, dtype: str = "float32", mapped: bool = True,
-    adapter: str | None = None,
-) -> "Checkpoint":  # fmt: skip
+    name: str | None, checkpoints: Path, device: str, *, dtype: str = "float32", adapter: str | None = None
+) -> "Checkpoint":
     """Loads the model of that name or path onto the device, and prints notes on how its format was read.
 
-    `adapter` is the name or folder of an adapter that is added to it; without a name, to the model that it names.
-    `mapped` weights stay memory-mapped, as in `from_huggingface`; a model to be trained needs its own copy.
-    Raises: MinigptError, also if memory runs out.
+    `adapter` is the name or folder of an adapter that is added to it; without a name, to the model that it names. The
+    weights stay memory-mapped, as in `from_huggingface`.
     """
     from minigpt.device import resolve_device, resolve_generation_dtype
     from minigpt.importers.open_model import find_adapted, load_model
@@ -80,7 +76,7 @@ def open_model(
             path,
             str(target),
             dtype=resolve_generation_dtype(dtype, target),
-            mapped=mapped,
+            mapped=True,
             checkpoints=checkpoints,
             base=base,
         )
@@ -90,10 +86,7 @@ def open_model(
 
 
 def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, compiled: bool) -> "Engine":
-    """The engine for a model; prints a note if the compiled code is missing or uses one core.
-
-    Raises: ConfigError if the engine supports no int8, cannot be compiled, or needs more memory than is free.
-    """
+    """The engine for a model; prints a note if the compiled code is missing or uses one core."""
     from minigpt.device import avoid_cudnn_attention
     from minigpt.generation.engines.native import NativeEngine
     from minigpt.generation.engines.resolve import missing_compiled_code, resolve_engine
@@ -117,10 +110,7 @@ def _out_of_memory_while_loading(model: str) -> AbstractContextManager[None]:
 def open_drafter(
     draft: str | None, speculate: str, checkpoint: "Checkpoint", engine: "Engine", checkpoints: Path
 ) -> "Drafter | None":
-    """The drafter for speculative decoding: the model named `draft`, or as `speculate` says.
-
-    Raises: MinigptError.
-    """
+    """The drafter for speculative decoding: the model named `draft`, or as `speculate` says."""
     from minigpt.generation.engines.resolve import resolve_engine
     from minigpt.generation.speculative import DraftModel, PromptLookup, default_drafter
 

@@ -10,41 +10,45 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from minigpt.cli.completion import complete_runs
 from minigpt.cli.render.terminal import note
 from minigpt.settings import Settings, annotations_of, value_types
 from minigpt.shell import join
 
+
+def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """What the shell completes after Tab: the runs and models in the folder of --checkpoints; it reads names only."""
+    from minigpt.storage.model_list import model_names
+
+    names = model_names(Path(ctx.params.get("checkpoints") or "checkpoints"))
+    return [name for name in names if name.startswith(incomplete) and name.isprintable()]
+
+
+def complete_from(*choices: str) -> Callable[[str], list[str]]:
+    """Completes one of these words."""
+    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
+
+
+run_option = functools.partial(typer.Option, autocompletion=complete_runs)
+run_argument = functools.partial(typer.Argument, autocompletion=complete_runs)
 ESCAPED = {"stop", "bad_words", "logit_bias"}  # settings whose texts may be escapes
-ModelArgument = Annotated[
-    str,
-    typer.Argument(help="a run's name, or a model's file or folder", metavar="MODEL", autocompletion=complete_runs),
-]
+ModelArgument = Annotated[str, run_argument(help="a run's name, or a model's file or folder", metavar="MODEL")]
 NewestModelArgument = Annotated[
     str | None,
-    typer.Argument(
-        help="a run's name, or a model's file or folder [default: the newest model]",
-        metavar="MODEL",
-        autocompletion=complete_runs,
-    ),
+    run_argument(help="a run's name, or a model's file or folder [default: the newest model]", metavar="MODEL"),
 ]
 CheckpointsOption = Annotated[
-    Path,
-    typer.Option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="folder of the runs and models"),
+    Path, typer.Option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="folder of the runs and models")
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
 
 def settings_options(
-    *groups: tuple[type[Settings], Iterable[str]],
-    chosen: Iterable[str] = (),
-    build: Callable[[dict[str, Any]], Any] = dict,
+    *groups: tuple[type[Settings], Iterable[str]], chosen: Iterable[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A decorator that gives a command one option per named setting, and the settings that were typed as `given`.
 
-    The command's parameter `given` is what `build` makes of the typed settings, by default a dict of them. `chosen`
-    are settings whose default depends on the text or the machine.
+    `chosen` are settings whose default depends on the text or the machine.
     """
     names = [name for _, group in groups for name in group]
     chosen = frozenset(chosen)
@@ -64,7 +68,7 @@ def settings_options(
             given = {name: value for name, value in typed.items() if value is not None and value != []}
             given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
             given |= {name: tuple(map(unescaped, given[name])) for name in ESCAPED & given.keys()}
-            command(**values, given=build(given))
+            command(**values, given=given)
 
         parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
         keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -114,7 +118,6 @@ def unescaped(text: str) -> str:
 
 
 def names_of(settings: type[Settings]) -> list[str]:
-    """The names of the settings, in order."""
     return [field.name for field in dataclasses.fields(settings)]
 
 

@@ -11,8 +11,6 @@ def check_output(path: Path, mark: str, *, force: bool) -> Path:
     """The file to write for the output `path`: the path itself, or the file that a link there leads to.
 
     `mark` is a text that every file of this kind contains near its start or end.
-    Raises: ConfigError if its folder does not exist, or there is something else than a file, or without `force`
-    another kind of file.
     """
     target = path.resolve()
     try:

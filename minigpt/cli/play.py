@@ -1,16 +1,15 @@
 """`minigpt play`: writes a text together with a model, turn by turn."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model, out_of_memory_as
+from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, NewestModelArgument, settings_options
 from minigpt.cli.prompts import note_unread_text
-from minigpt.cli.render.terminal import note, write
-from minigpt.cli.session import OUT_OF_MEMORY, SESSION_SETTINGS, InteractiveSession, typed_lines
-from minigpt.cli.signals import forget_interrupts
+from minigpt.cli.render.terminal import note
+from minigpt.cli.session import SESSION_SETTINGS, InteractiveSession, typed_lines
 from minigpt.config import SamplingConfig
-from minigpt.errors import GenerationError, MinigptError
 from minigpt.units import count
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ def play(
     Examples:
 
     - `minigpt play`
-
     - `minigpt play moby_dick --temperature 0.7 --until paragraph`
     """
     config = SamplingConfig(**given)
@@ -62,25 +60,18 @@ def play(
 
 
 class Session(InteractiveSession):
-    """One text that grows by turns, each the text typed and the text that the model wrote after it."""
+    """One text that grows by turns."""
 
     help_text = _HELP
+    nothing_typed = "type some text first"
 
     def __init__(self, engine: "Engine", tokenizer: "Tokenizer", config: SamplingConfig) -> None:
         super().__init__(engine, tokenizer, config)
-        self.turns: list[tuple[str, str]] = []
-        self._is_longer = False  # than the context, after the last turn
-        self.commands |= {
-            "continue": lambda _: self.take_turn(""),
-            "retry": lambda _: self.retry(),
-            "undo": lambda _: self.undo(),
-            "new": lambda _: self.start_again(),
-        }
+        self.commands["continue"] = lambda _: self.take_turn("")
 
     @property
     def text(self) -> str:
-        """The whole text."""
-        return "".join(typed + written for typed, written in self.turns)
+        return "".join(typed + (written or "") for typed, written in self.turns)
 
     def take_turn(self, typed: str) -> None:
         """Appends the typed text, on a new line, and lets the model continue it."""
@@ -88,68 +79,22 @@ class Session(InteractiveSession):
         note_unread_text(self.engine.model, self.tokenizer, [typed], special_tokens=True)
         if typed and before and not before.endswith("\n"):
             typed = "\n" + typed
-        self._write([*self.turns, (typed, "")])
+        self.write_turn([*self.turns, (typed, None)])
 
-    def retry(self) -> None:
-        """Replaces the model's text of the last turn, with other random numbers."""
-        if not self.turns:
-            note("there is nothing to retry yet; type some text first")
-            return
-        *earlier, (typed, _) = self.turns
-        self._write([*earlier, (typed, "")])
+    def pieces(self) -> Iterator[str]:
+        from minigpt.generation.streaming import generate_pieces
 
-    def undo(self) -> None:
-        """Removes the last turn."""
-        if not self.turns:
-            note("there is nothing to undo")
-            return
-        typed, written = self.turns.pop()
+        return (piece.text for piece in generate_pieces(self.engine, self.tokenizer, [self.text], self.config))
+
+    def removed(self, typed: str, written: str) -> str:
         rest = f"the text now ends with {self.text[-40:]!r}" if self.turns else "the text is now empty"
-        note(f"removed {count(len(typed + written), 'character')}; {rest}")
+        return f"removed {count(len(typed + written), 'character')}; {rest}"
 
-    def start_again(self) -> None:
-        """Removes all turns; the files of the old text stay."""
-        self.turns.clear()
-        self.saved.clear()
-        self._is_longer = False
-
-    def _say_longer(self) -> None:
+    def end_turn(self, *, stopped: bool) -> None:  # noqa: ARG002
         """Prints a note once when the text has become longer than the context."""
         context, keep_first = self.engine.n_positions, self.config.keep_first
         n_tokens = len(self.tokenizer.prefix_ids) + len(self.tokenizer.encode(self.text))
-        before, self._is_longer = self._is_longer, n_tokens > context
-        if self._is_longer and not before:
+        before, self.n_unread = self.n_unread, max(0, n_tokens - context)
+        if self.n_unread and not before:
             seen = f"its first {keep_first} tokens and its end" if keep_first else "only its end"
             note(f"the text is now longer than the context ({context} tokens); the model reads {seen}")
-
-    def _write(self, turns: list[tuple[str, str]]) -> None:
-        """Lets the model continue the text of these turns until it ends or Ctrl-C stops it, with the next seed.
-
-        If a turn is to be replaced and the model is stopped before it has written anything, the old turn is kept.
-        Raises: MinigptError if it cannot; if it has not written anything, the turns and the seed are those before.
-        """
-        from minigpt.generation.streaming import generate_pieces
-
-        before, seed = self.turns, (self.config, self.seed_is_used)
-        self.next_seed()
-        self.turns = turns
-        typed, written = turns[-1]
-        try:
-            with out_of_memory_as(GenerationError(OUT_OF_MEMORY)):
-                for piece in generate_pieces(self.engine, self.tokenizer, [self.text], self.config):
-                    write(piece.text, end="")
-                    written += piece.text
-                    self.turns[-1] = (typed, written)
-        except KeyboardInterrupt:
-            if not written and len(turns) == len(before):
-                self.turns = before
-            forget_interrupts()
-            note(" [stopped]")
-            self._say_longer()
-            return
-        except MinigptError:
-            if not written:
-                self.turns, (self.config, self.seed_is_used) = before, seed
-            raise
-        write("")
-        self._say_longer()

@@ -38,17 +38,17 @@ def read_prompts(
     for standard input (-), else lines.
 
     A file is read in UTF-8 or else as `reading` says. `option` names the file on the command line.
-
-    Raises: ConfigError for both a prompt and a file, and for a prompt that is not UTF-8; DataError for a file that
-    cannot be read, is in neither encoding or not JSON, or holds no prompt.
     """
     if prompt is not None and file is not None:
         raise ConfigError("a prompt cannot be combined with --prompt-file; give one of the two")
     if file is None:
         if form != "auto":
             raise ConfigError(f"--prompt-format {form} describes a file; give it with --prompt-file")
-        _check_prompt(prompt or "", option)
-        return [prompt or ""]
+        likely, prompt = None, prompt or ""
+        with suppress(UnicodeEncodeError):  # half of a surrogate pair, which no byte became
+            likely = likely_encoding(prompt.encode(errors="surrogateescape"))
+        check_utf8("the prompt", prompt, f"put it into a file and give {option} FILE --encoding {likely or 'ENCODING'}")
+        return [prompt]
     text = _text(file, Decoding(reading.encoding, reading.encoding_errors))
     if form == "auto":
         form = "whole" if str(file) == "-" else "jsonl" if file.suffix == ".jsonl" else "lines"
@@ -64,14 +64,6 @@ def refuse_reading(given: Mapping[str, Any], what: str) -> None:
     """Raises ConfigError for settings of reading a file where there is none; `what` are the files that they are for."""
     for name, value in given.items():
         raise ConfigError(f"--{name.replace('_', '-')} {value} is for {what}; name one")
-
-
-def _check_prompt(prompt: str, option: str) -> None:
-    """Raises: ConfigError for a prompt of the command line that is not UTF-8, with a way to give it."""
-    likely = None
-    with suppress(UnicodeEncodeError):  # half of a surrogate pair, which no byte became
-        likely = likely_encoding(prompt.encode(errors="surrogateescape"))
-    check_utf8("the prompt", prompt, f"put it into a file and give {option} FILE --encoding {likely or 'ENCODING'}")
 
 
 def _text(file: Path, decoding: Decoding) -> str:

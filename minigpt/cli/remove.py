@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from minigpt.cli.completion import complete_runs
-from minigpt.cli.options import CheckpointsOption
+from minigpt.cli.options import CheckpointsOption, run_argument
 from minigpt.cli.render.terminal import note
 from minigpt.tokenizer.display import one_line
 from minigpt.units import size
@@ -15,10 +14,7 @@ _SHOWN = 5  # names of files
 
 
 def remove(
-    names: Annotated[
-        list[str],
-        typer.Argument(help="names of runs; minigpt list shows them", metavar="NAME...", autocompletion=complete_runs),
-    ],
+    names: Annotated[list[str], run_argument(help="names of runs; minigpt list shows them", metavar="NAME...")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="remove without asking")] = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
@@ -29,7 +25,6 @@ def remove(
     Examples:
 
     - `minigpt rm sherlock_holmes`
-
     - `minigpt rm test test-2 --yes`
     """
     from minigpt.storage.remove_run import find_removable, remove_run

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from minigpt.cli.completion import complete_runs
-from minigpt.cli.options import CheckpointsOption
+from minigpt.cli.options import CheckpointsOption, run_argument
 from minigpt.cli.output_file import check_output
 from minigpt.cli.render.terminal import note, some_of, write
 from minigpt.errors import ConfigError
@@ -16,11 +15,7 @@ from minigpt.reports import REPORT
 def report(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="a run's name or folder, or two to compare [default: the newest run]",
-            metavar="RUN",
-            autocompletion=complete_runs,
-        ),
+        run_argument(help="a run's name or folder, or two to compare [default: the newest run]", metavar="RUN"),
     ] = None,
     output: Annotated[
         Path | None,
@@ -41,7 +36,6 @@ def report(
     Examples:
 
     - `minigpt report`
-
     - `minigpt report moby_dick moby_dick-2 --output both.html`
     """
     if names and len(names) > 2:

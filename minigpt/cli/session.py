@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
+from minigpt.cli.models import out_of_memory_as
 from minigpt.cli.options import names_of, unescaped
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
-from minigpt.errors import ConfigError, MinigptError, reason_of
+from minigpt.errors import ConfigError, GenerationError, MinigptError, reason_of
 from minigpt.settings import annotations_of, check_utf8, value_types
 from minigpt.storage.folder import replace_file
 from minigpt.units import count
@@ -31,13 +32,18 @@ SESSION_SETTINGS = [name for name in names_of(SamplingConfig) if name not in _EX
 class InteractiveSession:
     """A text that a user and a model write in turns, and the commands for it.
 
-    A subclass adds its own `commands`, says what a typed line does (`take_turn`), and what is saved (`text`).
+    A turn is what the user typed and what the model wrote after it, None if it was stopped before. A subclass adds its
+    own `commands`, and says what a typed line does (`take_turn`), what the model writes (`pieces`), and what is saved
+    (`text`).
     """
 
     help_text = ""
+    nothing_typed = ""  # what to do before /retry
 
     def __init__(self, engine: "Engine", tokenizer: "Tokenizer", config: SamplingConfig) -> None:
         self.engine, self.tokenizer, self.config = engine, tokenizer, config
+        self.turns: list[tuple[str, str | None]] = []
+        self.n_unread = 0  # what of the text the model does not read, as the user was told last
         self.seed_is_used = False  # by a turn
         self.saved: dict[Path, str] = {}  # files with this text, and the SHA-256 of what was written to each
         self.commands: dict[str, Callable[[str], None]] = {
@@ -45,6 +51,9 @@ class InteractiveSession:
             "show": lambda _: write(self.text),
             "save": self.save,
             "help": lambda _: self.show_help(),
+            "retry": lambda _: self.retry(),
+            "undo": lambda _: self.undo(),
+            "new": lambda _: self.start_again(),
         }
 
     @property
@@ -54,6 +63,18 @@ class InteractiveSession:
 
     def take_turn(self, typed: str) -> None:
         """Answers a line that is not a command."""
+        raise NotImplementedError
+
+    def pieces(self) -> Iterator[str]:
+        """Yields what the model writes after the last turn's text."""
+        raise NotImplementedError
+
+    def end_turn(self, *, stopped: bool) -> None:
+        """Tells the user about the turn that has ended, or that Ctrl-C has `stopped`."""
+        raise NotImplementedError
+
+    def removed(self, typed: str, written: str) -> str:
+        """What to say of the turn that /undo has removed."""
         raise NotImplementedError
 
     def run(self, inputs: Iterator[str]) -> None:
@@ -76,11 +97,63 @@ class InteractiveSession:
             except MinigptError as error:
                 note(f"{error}")
 
-    def next_seed(self) -> None:
-        """Advances a given seed that a turn has used, so that no two turns draw the same numbers."""
+    def show_help(self) -> None:
+        for line in self.help_text.splitlines():
+            note(line)
+
+    def retry(self) -> None:
+        """Replaces what the model wrote in the last turn, with other random numbers."""
+        if not self.turns:
+            note(f"there is nothing to retry yet; {self.nothing_typed}")
+            return
+        *earlier, (typed, _) = self.turns
+        self.write_turn([*earlier, (typed, None)])
+
+    def undo(self) -> None:
+        if not self.turns:
+            note("there is nothing to undo")
+            return
+        typed, written = self.turns.pop()
+        note(self.removed(typed, written or ""))
+
+    def start_again(self) -> None:
+        """Removes all turns; the files of the old text stay."""
+        self.turns.clear()
+        self.saved.clear()
+        self.n_unread = 0
+
+    def write_turn(self, turns: list[tuple[str, str | None]]) -> None:
+        """Lets the model write the end of the last of these turns, until it is done or Ctrl-C stops it.
+
+        A given seed that a turn has used is advanced, so that no two turns draw the same numbers. If a turn is to be
+        replaced and the model is stopped before it has written anything, the old turn is kept. If it fails before that,
+        the turns and the seed are those before.
+        """
+        before, seed = self.turns, (self.config, self.seed_is_used)
         if self.seed_is_used and self.config.seed is not None:
             self.config = self.config.replace(seed=self.config.seed + 1)
-        self.seed_is_used = True
+        self.seed_is_used, self.turns = True, turns
+        typed, written, stopped = turns[-1][0], "", False
+        try:
+            with out_of_memory_as(GenerationError(OUT_OF_MEMORY)):
+                for text in self.pieces():
+                    write(text, end="")
+                    written += text
+                    turns[-1] = (typed, written)
+        except KeyboardInterrupt:
+            if not written and len(turns) == len(before):
+                self.turns = before
+            forget_interrupts()
+            note(" [stopped]")
+            stopped = True
+        except MinigptError:
+            if not written:
+                self.turns, (self.config, self.seed_is_used) = before, seed
+            raise
+        else:
+            write("")
+            turns[-1] = (typed, written)
+        self.end_turn(stopped=stopped)
 
     def set(self, argument: str) -> None:
         """Changes a setting, given as `name value`, or prints them all."""
@@ -145,11 +218,6 @@ class InteractiveSession:
         """What `save` writes to this file."""
         return self.text
 
-    def show_help(self) -> None:
-        """Prints the commands."""
-        for line in self.help_text.splitlines():
-            note(line)
-
 
 def typed_lines() -> Iterator[str]:
     """Yields what the user types, with continued lines joined, until Ctrl-D; Ctrl-C at the prompt discards the line."""
@@ -184,10 +252,7 @@ def _block(first: str) -> str:
 
 
 def _parsed(name: str, text: str) -> Any:
-    """A setting's value from the text typed.
-
-    Raises: ConfigError if the text does not have the setting's type.
-    """
+    """A setting's value from the text typed."""
     annotation = annotations_of(SamplingConfig)[name]
     kinds = value_types(annotation)
     if text in ("", "none") and (len(kinds) == 0 or annotation is not kinds[0]):
@@ -209,10 +274,7 @@ def _parsed(name: str, text: str) -> Any:
 
 
 def _split(name: str, text: str) -> tuple[str, ...]:
-    """The texts that a shell would read.
-
-    Raises: ConfigError if a quotation mark or a backslash stands alone.
-    """
+    """The texts that a shell would read."""
     try:
         return tuple(shlex.split(text))
     except ValueError as error:

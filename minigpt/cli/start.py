@@ -9,7 +9,6 @@ except KeyboardInterrupt:
 
 
 def main() -> None:
-    """Runs the `minigpt` command on the process's arguments and exits."""
     from minigpt.cli import app
 
     app.main()

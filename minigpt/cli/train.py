@@ -3,14 +3,13 @@
 import signal
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.completion import complete_from, complete_runs
 from minigpt.cli.joined_world import joined_world, share_job, train_with_main, was_restarted
 from minigpt.cli.launch import check_count
-from minigpt.cli.options import CheckpointsOption, names_of, settings_options
+from minigpt.cli.options import CheckpointsOption, complete_from, names_of, run_option, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import exiting_on_stops, ignoring_sigusr1, signals_as_requests
 from minigpt.cli.train_end import discard_run, print_how_to_resume, print_next_steps, print_result
@@ -26,23 +25,11 @@ if TYPE_CHECKING:
     from minigpt.jobs.request import Request
     from minigpt.training.distributed import World
 
-_CHOSEN = (
-    "dropout",
-    "token_noise",
-    "bpe_dropout",
-    "sampled_softmax",
-    "spelling_features",
-    "embedding_weight_decay",
-    "n_layer",
-    "n_head",
-    "n_embd",
-    "context_length",
-    "batch_size",
-    "learning_rate",
-    "optimizer",
-    "patience",
+_CHOSEN = (  # for the text or the machine, if they are not given
+    "dropout", "token_noise", "bpe_dropout", "sampled_softmax", "spelling_features", "embedding_weight_decay",
+    "n_layer", "n_head", "n_embd", "context_length", "batch_size", "learning_rate", "optimizer", "patience",
     "eval_tokens",
-)
+)  # fmt: skip
 
 
 @settings_options(
@@ -50,47 +37,34 @@ _CHOSEN = (
     (TrainConfig, names_of(TrainConfig)),
     (ReadingConfig, names_of(ReadingConfig)),
     chosen=_CHOSEN,
-    build=RunOptions.of,
 )
 def train(
-    given: RunOptions,
+    given: dict[str, Any],
     sources: Annotated[
         list[str] | None,
         typer.Argument(
             help="text files, folders or globs, files of tokens (.bin, .ds), or - for standard input", metavar="TEXT..."
         ),
     ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", help="name of the run [default: from the first text]", autocompletion=complete_runs),
-    ] = None,
+    name: Annotated[str | None, run_option(help="name of the run [default: from the first text]")] = None,
     preset: Annotated[
         str | None,
         typer.Option(
-            "--preset",
-            help=f"shape of the model: {', '.join(PRESETS)} [default: chosen]",
-            autocompletion=complete_from(*PRESETS),
+            help=f"shape of the model: {', '.join(PRESETS)} [default: chosen]", autocompletion=complete_from(*PRESETS)
         ),
     ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            "--tokenizer",
             help="bytes, chars, bpe:N (N tokens, trained here) or gpt2 [default: chosen]",
             autocompletion=complete_from("bytes", "chars", "bpe:", "gpt2"),
         ),
     ] = None,
     base: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            help="model to fine-tune: a run's name, or a model's file or folder",
-            autocompletion=complete_runs,
-        ),
+        str | None, run_option("--from", help="model to fine-tune: a run's name, or a model's file or folder")
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="continue the run of that name, else the newest of that text, else of all"),
+        bool, typer.Option("--resume", help="continue the run of that name, else the newest of that text, else of all")
     ] = False,
     allow_change: Annotated[
         bool,
@@ -103,9 +77,7 @@ def train(
     log: Annotated[
         list[str] | None,
         typer.Option(
-            "--log",
-            help="also log to tensorboard or wandb; repeatable",
-            autocompletion=complete_from("tensorboard", "wandb"),
+            help="also log to tensorboard or wandb; repeatable", autocompletion=complete_from("tensorboard", "wandb")
         ),
     ] = None,
     no_report: Annotated[
@@ -121,13 +93,9 @@ def train(
     Examples:
 
     - `minigpt train corpus.txt`
-
     - `minigpt train books/ --preset mini --minutes 30 --name library`
-
     - `minigpt train letters.txt --from gpt2 --epochs 3`
-
     - `minigpt train corpus.txt --watch`
-
     - `minigpt train corpus.txt --resume`
     """
     from minigpt.jobs.loggers import check_loggers  # fast, but --help does not need them
@@ -137,7 +105,7 @@ def train(
         sources=tuple(sources or ()),
         name=name,
         checkpoints=checkpoints,
-        options=given.with_options(preset=preset, tokenizer=tokenizer, **{"from": base}),
+        options=RunOptions.of({**given, "preset": preset, "tokenizer": tokenizer, "from": base}),
         allow_change=allow_change,
     )
     check_loggers(log or [])
@@ -224,14 +192,7 @@ def _plan(request: "Request", *, resume: bool) -> None:
 
 
 def _train(
-    job: "Job",
-    checkpoints: Path,
-    out: "Console",
-    world: "World",
-    loggers: list[str],
-    *,
-    watch: bool,
-    report: bool,
+    job: "Job", checkpoints: Path, out: "Console", world: "World", loggers: list[str], *, watch: bool, report: bool
 ) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     from minigpt.cli.render.training_display import TrainingDisplay
@@ -268,7 +229,7 @@ def _train(
                             discard_run(job.run)
                         raise
                     shown.close()
-                    display = shown.enter_context(TrainingDisplay.of(event, out))
+                    display = shown.enter_context(TrainingDisplay(event, out))
                     done = event.step  # the resumed run writes the later lines again
                     if run.record.measured_since == done:
                         done -= 1  # and the evaluation at this step, which measured something else

@@ -3,10 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import RenderableType
-
 from minigpt.cli.options import command_line
-from minigpt.cli.render.console import facts
 from minigpt.cli.render.terminal import note, write
 from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.units import duration, shown_perplexity
@@ -42,17 +39,13 @@ def print_next_steps(job: "Job", checkpoints: Path) -> None:
 
 
 def print_how_to_resume(job: "Job", checkpoints: Path) -> None:
-    """The state that a stopped run has saved, and the command that continues from it."""
     saved, command = how_to_resume(job.run, checkpoints)
     note(f"stopped: {saved}; continue with:")
     note(command)
 
 
 def how_to_resume(run: "Run", checkpoints: Path, *options: str) -> tuple[str, str]:
-    """What is saved of a run that ended early, and the command that continues from it with these options.
-
-    Raises: CheckpointError if what is saved cannot be read.
-    """
+    """What is saved of a run that ended early, and the command that continues from it with these options."""
     from minigpt.jobs.resume import last_state, teacher_step, weights_without_state
 
     directory, command = run.directory, ("--resume", "--name", run.directory.name)
@@ -71,10 +64,7 @@ def how_to_resume(run: "Run", checkpoints: Path, *options: str) -> tuple[str, st
 
 
 def discard_run(run: "Run") -> None:
-    """Removes the folder of a run that cannot begin to train; `minigpt generate` would take it for the newest.
-
-    Raises: CheckpointError if it cannot be removed.
-    """
+    """Removes the folder of a run that cannot begin to train; `minigpt generate` would take it for the newest."""
     from minigpt.storage.remove_run import find_removable, remove_run
 
     run.unlock()
@@ -84,16 +74,27 @@ def discard_run(run: "Run") -> None:
 def print_result(job: "Job", finished: "Finished", display: "TrainingDisplay", processes: int) -> None:
     """The table of the result: loss, speed, baselines, what the samples copy, and where the model is."""
     from minigpt.cli.render.baselines import result_text
-    from minigpt.cli.render.console import console
+    from minigpt.cli.render.console import console, facts
     from minigpt.cli.render.memorization import samples_text
+    from minigpt.evaluation.perplexity import perplexity
 
     log = list(job.run.read_log())
-    baselines = result_text(job.run.record.comparable_evaluations(log), display.baselines, finished)
-    scored = job.corpus.scored(job.config.loss_on)
-    n_scored = len(job.corpus.validation) - 1 if scored is None else int(scored[1:].sum())  # the first is never scored
-    speed = _speed(job, display, processes)
-    saved, copied = _saved(job.run), samples_text(log)
-    console(stderr=False).print(summary(finished, n_scored, speed, saved, baselines, copied, job.config.scored_text))
+    rows = {"steps": f"{finished.step:,} in {duration(finished.seconds)}", "speed": _speed(job, display, processes)}
+    if finished.validation_loss is not None and finished.bits_per_byte is not None:
+        rows["best weights"] = f"step {finished.best_step:,}"
+        scored, read = job.corpus.scored(job.config.loss_on), finished.validation_tokens
+        n_scored = len(job.corpus.validation) - 1 if scored is None else int(scored[1:].sum())  # the first never is
+        tokens = f"all {read:,} tokens" if read >= n_scored else f"{read:,} of {n_scored:,} tokens"
+        rows["validation loss"] = f"{finished.validation_loss:.4f} nats per token, {tokens}"
+        rows["perplexity"] = f"{shown_perplexity(perplexity(finished.validation_loss))} per token"
+        rows["bits per byte"] = f"{finished.bits_per_byte:.4f} {job.config.scored_text}".rstrip()
+    if baselines := result_text(job.run.record.comparable_evaluations(log), display.baselines, finished):
+        rows["baselines"] = baselines
+    if copied := samples_text(log):
+        rows["copied"] = copied
+    rows["saved in"] = _saved(job.run)
+    title = {"early stop": "stopped early: the validation loss no longer improves", "diverged": "diverged"}
+    console(stderr=False).print(facts(title.get(finished.reason, "done"), rows))
 
 
 def _saved(run: "Run") -> str:
@@ -123,33 +124,3 @@ def _speed(job: "Job", display: "TrainingDisplay", processes: int) -> str:
         per_token *= 4 / 3  # the teacher's forward pass
     rate = display.steps * display.tokens_per_step / display.training_seconds
     return f"{rate:,.0f} tokens/s, {rate * per_token / most.flops:.0%} of this machine's peak ({most.source})"
-
-
-def summary(
-    event: "Finished",
-    n_scored: int,
-    speed: str,
-    saved: str,
-    baselines: str | None,
-    copied: str | None,
-    scored_text: str = "",
-) -> RenderableType:
-    """The result of a run; `n_scored` is the number of validation tokens that can be scored, and `scored_text` says
-    what they are part of, if not of all of the text.
-
-    `saved` names the run's folder.
-    """
-    from minigpt.evaluation.perplexity import perplexity
-
-    rows = {"steps": f"{event.step:,} in {duration(event.seconds)}", "speed": speed}
-    if event.validation_loss is not None and event.bits_per_byte is not None:
-        rows["best weights"] = f"step {event.best_step:,}"
-        read = event.validation_tokens
-        tokens = f"all {read:,} tokens" if read >= n_scored else f"{read:,} of {n_scored:,} tokens"
-        rows["validation loss"] = f"{event.validation_loss:.4f} nats per token, {tokens}"
-        rows["perplexity"] = f"{shown_perplexity(perplexity(event.validation_loss))} per token"
-        rows["bits per byte"] = f"{event.bits_per_byte:.4f} {scored_text}".rstrip()
-    rows |= {name: text for name, text in (("baselines", baselines), ("copied", copied)) if text is not None}
-    rows["saved in"] = saved
-    title = {"early stop": "stopped early: the validation loss no longer improves", "diverged": "diverged"}
-    return facts(title.get(event.reason, "done"), rows)

@@ -4,6 +4,7 @@ import types
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from minigpt.errors import ConfigError
@@ -12,24 +13,22 @@ from minigpt.settings import Settings, setting
 _ANY_MASK = 2**27  # bytes that every model may take for its causal mask: 11,585 positions
 _MASK_PER_VALUE = 256  # bytes of the mask for each value of the weights that a larger model may take
 
+_shape = partial(setting, group="Model")
+
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig(Settings):
     """The shape of a GPT-2 style model; the field names are config.json's own."""
 
-    vocab_size: int = setting(50257, "vocabulary size in tokens", min=1, group="Model")
-    n_positions: int = setting(1024, "context length in tokens", min=1, group="Model")
-    n_embd: int = setting(768, "width of the model: features per token", min=1, group="Model")
-    n_layer: int = setting(12, "number of transformer blocks", min=1, max=10_000, group="Model")
-    n_head: int = setting(12, "attention heads per block", min=1, group="Model")
-    dropout: float = setting(0.0, "dropout probability in training", min=0, below=1, group="Model")
-    layer_norm_epsilon: float = setting(
-        1e-5, "epsilon added to the variance in every layer norm", above=0, group="Model"
-    )
-    activation_function: Literal["gelu_new", "gelu"] = setting(
-        "gelu_new",
-        "activation function of the MLP: gelu_new (GPT-2's tanh form of GELU) or gelu (exact)",
-        group="Model",
+    vocab_size: int = _shape(50257, "vocabulary size in tokens", min=1)
+    n_positions: int = _shape(1024, "context length in tokens", min=1)
+    n_embd: int = _shape(768, "width of the model: features per token", min=1)
+    n_layer: int = _shape(12, "number of transformer blocks", min=1, max=10_000)
+    n_head: int = _shape(12, "attention heads per block", min=1)
+    dropout: float = _shape(0.0, "dropout probability in training", min=0, below=1)
+    layer_norm_epsilon: float = _shape(1e-5, "epsilon added to the variance in every layer norm", above=0)
+    activation_function: Literal["gelu_new", "gelu"] = _shape(
+        "gelu_new", "activation function of the MLP: gelu_new (GPT-2's tanh form of GELU) or gelu (exact)"
     )
 
     def __post_init__(self) -> None:
@@ -50,7 +49,6 @@ class GPTConfig(Settings):
 
     @property
     def n_block_parameters(self) -> int:
-        """Number of parameters of one block."""
         c = self.n_embd
         attention = (c * 3 * c + 3 * c) + (c * c + c)
         mlp = (c * 4 * c + 4 * c) + (4 * c * c + c)

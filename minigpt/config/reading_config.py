@@ -4,6 +4,7 @@ import codecs
 import difflib
 from dataclasses import dataclass
 from encodings.aliases import aliases
+from functools import partial
 from typing import Literal
 
 from minigpt.errors import ConfigError
@@ -13,38 +14,26 @@ from minigpt.settings import Settings, setting
 _NOT_OF_FILES = {"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape", "mbcs", "oem"}
 _OWN_NAMES = {name: name for name in ("utf_8", "latin_1", *set(aliases.values()))}
 
+_text = partial(setting, group="Text")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingConfig(Settings):
     """How files are read as documents, and how many documents are held out for validation."""
 
-    text_key: str = setting("text", "field of a .jsonl line that holds the text or the conversation", group="Text")
-    encoding: str = setting(
-        "utf-8", "encoding of files that are not UTF-8, such as latin-1, windows-1252 or utf-16", group="Text"
+    text_key: str = _text("text", "field of a .jsonl line that holds the text or the conversation")
+    encoding: str = _text("utf-8", "encoding of files that are not UTF-8, such as latin-1, windows-1252 or utf-16")
+    encoding_errors: Literal["strict", "replace"] = _text(
+        "strict", "at bytes that are not valid in the encoding: strict (stop) or replace (insert U+FFFD)"
     )
-    encoding_errors: Literal["strict", "replace"] = setting(
-        "strict",
-        "at bytes that are not valid in the encoding: strict (stop) or replace (insert U+FFFD)",
-        group="Text",
+    validation_fraction: float | None = _text(
+        None, "fraction of the text held out for validation [default: 10 %, at most 2 MB]", min=0, max=0.5
     )
-    validation_fraction: float | None = setting(
-        None,
-        "fraction of the text held out for validation [default: 10 %, at most 2 MB]",
-        min=0,
-        max=0.5,
-        group="Text",
+    special_tokens: bool = _text(
+        False, "read the names of special tokens, such as <speaker1>, as these tokens, not as text"
     )
-    special_tokens: bool = setting(
-        False,
-        "read the names of special tokens, such as <speaker1>, as these tokens, not as text",
-        group="Text",
-    )
-    mix: bool = setting(
-        False,
-        "each TEXT has a weight, as in web/=3 books/=1: its share of the training sequences",
-        group="Text",
-    )
-    deduplicate: bool = setting(False, "drop documents that are equal to an earlier one", group="Text")
+    mix: bool = _text(False, "each TEXT has a weight, as in web/=3 books/=1: its share of the training sequences")
+    deduplicate: bool = _text(False, "drop documents that are equal to an earlier one")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,10 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from minigpt.errors import ConfigError
 from minigpt.settings import Settings, setting
+
+_sampling = partial(setting, group="Sampling")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,89 +19,61 @@ class SamplingConfig(Settings):
     min_p and typical_p are applied in this order.
     """
 
-    max_new_tokens: int = setting(200, "maximum number of tokens to generate", min=1, group="Sampling")
-    min_new_tokens: int = setting(0, "minimum number of tokens before the end of text", min=0, group="Sampling")
-    temperature: float = setting(
-        0.8, "sampling temperature: 0 is greedy, higher is more random", min=0, group="Sampling"
+    max_new_tokens: int = _sampling(200, "maximum number of tokens to generate", min=1)
+    min_new_tokens: int = _sampling(0, "minimum number of tokens before the end of text", min=0)
+    temperature: float = _sampling(0.8, "sampling temperature: 0 is greedy, higher is more random", min=0)
+    top_k: int | None = _sampling(None, "sample only from the k most likely tokens", min=1)
+    top_p: float = _sampling(
+        0.95, "sample only from the most likely tokens with this total probability", above=0, max=1
     )
-    top_k: int | None = setting(None, "sample only from the k most likely tokens", min=1, group="Sampling")
-    top_p: float = setting(
-        0.95, "sample only from the most likely tokens with this total probability", above=0, max=1, group="Sampling"
+    min_p: float = _sampling(
+        0.0, "sample only tokens with at least this fraction of the highest probability", min=0, max=1
     )
-    min_p: float = setting(
-        0.0, "sample only tokens with at least this fraction of the highest probability", min=0, max=1, group="Sampling"
-    )
-    typical_p: float = setting(
+    typical_p: float = _sampling(
         1.0,
         "sample only from the tokens with this total probability whose surprisal is nearest the entropy",
         above=0,
         max=1,
-        group="Sampling",
     )
-    repetition_penalty: float = setting(
-        1.0, "divisor of the scores of tokens that the text already contains; 1: off", above=0, group="Sampling"
+    repetition_penalty: float = _sampling(
+        1.0, "divisor of the scores of tokens that the text already contains; 1: off", above=0
     )
-    frequency_penalty: float = setting(
-        0.0, "subtracted from a token's score for each time it was generated", group="Sampling"
+    frequency_penalty: float = _sampling(0.0, "subtracted from a token's score for each time it was generated")
+    presence_penalty: float = _sampling(0.0, "subtracted from a token's score if it was generated at least once")
+    no_repeat_ngram_size: int = _sampling(
+        0, "never repeat a sequence of this many tokens, including the prompt's; 0: off", min=0
     )
-    presence_penalty: float = setting(
-        0.0, "subtracted from a token's score if it was generated at least once", group="Sampling"
+    logit_bias: tuple[str, ...] = _sampling(
+        (), "add to a token's score: TEXT=NUMBER or #ID=NUMBER, as in ' word=2.5' or '#318=-100'; repeatable"
     )
-    no_repeat_ngram_size: int = setting(
-        0,
-        "never repeat a sequence of this many tokens, including the prompt's; 0: off",
-        min=0,
-        group="Sampling",
+    bad_words: tuple[str, ...] = _sampling(
+        (), "never generate the usual tokens of this text; other tokens may still spell it; repeatable"
     )
-    logit_bias: tuple[str, ...] = setting(
-        (),
-        "add to a token's score: TEXT=NUMBER or #ID=NUMBER, as in ' word=2.5' or '#318=-100'; repeatable",
-        group="Sampling",
-    )
-    bad_words: tuple[str, ...] = setting(
-        (),
-        "never generate the usual tokens of this text; other tokens may still spell it; repeatable",
-        group="Sampling",
-    )
-    beams: int = setting(
+    beams: int = _sampling(
         1,
         "more than 1: beam search for the most likely text; temperature, top-k, top-p, min-p, typical-p "
         "and seed have no effect",
         min=1,
-        group="Sampling",
     )
-    length_penalty: float = setting(
-        1.0,
-        "rank beams by log-probability / length ** this; above 0 favors longer texts",
-        min=-10,
-        max=10,
-        group="Sampling",
+    length_penalty: float = _sampling(
+        1.0, "rank beams by log-probability / length ** this; above 0 favors longer texts", min=-10, max=10
     )
-    seed: int | None = setting(
-        None,
-        "random seed; the same seed gives the same text on one machine",
-        min=0,
-        max=2**63 - 1,
-        group="Sampling",
+    seed: int | None = _sampling(
+        None, "random seed; the same seed gives the same text on one machine", min=0, max=2**63 - 1
     )
-    samples: int = setting(1, "number of texts to generate", min=1, group="Sampling")
-    best_of: int = setting(
-        1,
-        "generate this many texts in parallel; keep those with the highest log-probability per byte",
-        min=1,
-        group="Sampling",
+    samples: int = _sampling(1, "number of texts to generate", min=1)
+    best_of: int = _sampling(
+        1, "generate this many texts in parallel; keep those with the highest log-probability per byte", min=1
     )
     stop: tuple[str, ...] = setting((), "text to stop before, such as '###', or '\\n' for a line break; repeatable")
     until: Literal["sentence", "paragraph", "line"] | None = setting(
         None, "stop after the first complete sentence, paragraph or line"
     )
     token_healing: bool = setting(
-        True,
-        "generate the white space at the end of a prompt again, together with what follows",
+        True, "generate the white space at the end of a prompt again, together with what follows"
     )
     special_tokens: bool = setting(
-        False,
-        "read the names of special tokens, such as <speaker1>, as these tokens, not as text",
+        False, "read the names of special tokens, such as <speaker1>, as these tokens, not as text"
     )
     allow_invalid_utf8: bool = setting(False, "allow tokens that break a character, which then becomes U+FFFD")
     context: str = setting(

@@ -1,6 +1,7 @@
 """How a model is trained."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from minigpt.config.gpt_config import GPTConfig
@@ -11,6 +12,12 @@ _COMPILED_MINUTES, _COMPILED_STEPS = 3, 1000  # a shorter run gains less from to
 LORA_TARGETS = ("qkv_proj", "out_proj", "up_proj", "down_proj")  # the linear layers of a block
 
 
+_length, _batch, _optimization, _fine_tuning, _saving, _machine = (
+    partial(setting, group=group)
+    for group in ("Length", "Batch", "Optimization", "Fine-tuning", "Evaluation and saving", "Machine")
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Settings):
     """How a model is trained.
@@ -19,206 +26,119 @@ class TrainConfig(Settings):
     else the model's context length, the whole batch as one micro-batch, one process and no early stopping.
     """
 
-    steps: int | None = setting(None, "optimizer steps to train for", min=1, group="Length")
-    epochs: float | None = setting(None, "passes over the training text", above=0, max=1e12, group="Length")
-    minutes: float | None = setting(
+    steps: int | None = _length(None, "optimizer steps to train for", min=1)
+    epochs: float | None = _length(None, "passes over the training text", above=0, max=1e12)
+    minutes: float | None = _length(
         None,
         "minutes to train for; the learning rate follows the clock [default: 5 without --steps and "
         "--epochs, unless the text is tiny]",
         above=0,
         max=1e9,
-        group="Length",
     )
-    context_length: int | None = setting(None, "tokens per training sequence", min=1, group="Batch")
-    batch_size: int = setting(32, "sequences per optimizer step", min=1, group="Batch")
-    batch_tokens: int | None = setting(None, "tokens per optimizer step, instead of --batch-size", min=1, group="Batch")
-    micro_batch_size: int | None = setting(
-        None, "sequences per forward pass; gradients are accumulated over the batch", min=1, group="Batch"
+    context_length: int | None = _batch(None, "tokens per training sequence", min=1)
+    batch_size: int = _batch(32, "sequences per optimizer step", min=1)
+    batch_tokens: int | None = _batch(None, "tokens per optimizer step, instead of --batch-size", min=1)
+    micro_batch_size: int | None = _batch(
+        None, "sequences per forward pass; gradients are accumulated over the batch", min=1
     )
-    optimizer: Literal["muon", "adamw"] = setting(
-        "muon",
-        "muon (AdamW for all but the blocks' matrices) or adamw, the default for fine-tuning",
-        group="Optimization",
+    optimizer: Literal["muon", "adamw"] = _optimization(
+        "muon", "muon (AdamW for all but the blocks' matrices) or adamw, the default for fine-tuning"
     )
-    learning_rate: float = setting(3e-3, "peak learning rate", above=0, group="Optimization")
-    schedule: Literal["cosine", "trapezoid", "constant"] = setting(
-        "trapezoid", "learning rate after the warmup", group="Optimization"
+    learning_rate: float = _optimization(3e-3, "peak learning rate", above=0)
+    schedule: Literal["cosine", "trapezoid", "constant"] = _optimization("trapezoid", "learning rate after the warmup")
+    warmup_steps: int | None = _optimization(
+        None, "steps of linear warmup [default: 100, at most a tenth of the run]", min=0
     )
-    warmup_steps: int | None = setting(
-        None, "steps of linear warmup [default: 100, at most a tenth of the run]", min=0, group="Optimization"
+    cooldown: float = _optimization(
+        0.5, "fraction of the run in which a trapezoid lowers the learning rate", above=0, max=1
     )
-    cooldown: float = setting(
-        0.5,
-        "fraction of the run in which a trapezoid lowers the learning rate",
-        above=0,
-        max=1,
-        group="Optimization",
+    final_learning_rate: float = _optimization(0.0, "final learning rate as a fraction of the peak", min=0, max=1)
+    loss_on: Literal["all", "system", "user", "assistant"] = _optimization(
+        "all", "measure the loss of a chat log on all turns, or on those of one role"
     )
-    final_learning_rate: float = setting(
-        0.0, "final learning rate as a fraction of the peak", min=0, max=1, group="Optimization"
-    )
-    loss_on: Literal["all", "system", "user", "assistant"] = setting(
-        "all",
-        "measure the loss of a chat log on all turns, or on those of one role",
-        group="Optimization",
-    )
-    distill: Literal["auto", "on", "off"] = setting(
+    distill: Literal["auto", "on", "off"] = _optimization(
         "auto",
         "train a teacher first, then a model that learns from it and from the text; auto: with "
         "--minutes, for a text that is read many times",
-        group="Optimization",
     )
-    distill_weight: float = setting(
-        0.5,
-        "weight of the teacher's predictions in the loss",
-        above=0,
-        max=1,
-        group="Optimization",
-    )
-    lora: bool | None = setting(
+    distill_weight: float = _optimization(0.5, "weight of the teacher's predictions in the loss", above=0, max=1)
+    lora: bool | None = _fine_tuning(
         None,
         "with --from: train an adapter (LoRA) and keep the model's weights [default: only if training "
         "all weights does not fit into memory]",
-        group="Fine-tuning",
     )
-    lora_rank: int = setting(16, "rank of the adapter's matrices", min=1, max=65536, group="Fine-tuning")
-    lora_alpha: float = setting(
-        32.0, "the adapter's factor, divided by its rank", above=0, max=1e6, group="Fine-tuning"
+    lora_rank: int = _fine_tuning(16, "rank of the adapter's matrices", min=1, max=65536)
+    lora_alpha: float = _fine_tuning(32.0, "the adapter's factor, divided by its rank", above=0, max=1e6)
+    lora_dropout: float = _fine_tuning(0.0, "dropout of the adapter's inputs", min=0, below=1)
+    lora_targets: str = _fine_tuning(
+        "all", f"layers with an adapter, separated by commas: {', '.join(LORA_TARGETS)}, or all"
     )
-    lora_dropout: float = setting(0.0, "dropout of the adapter's inputs", min=0, below=1, group="Fine-tuning")
-    lora_targets: str = setting(
-        "all",
-        f"layers with an adapter, separated by commas: {', '.join(LORA_TARGETS)}, or all",
-        group="Fine-tuning",
-    )
-    lora_embedding: bool | None = setting(
+    lora_embedding: bool | None = _fine_tuning(
         None,
         "with --lora: also train the token embedding [default: in models narrower than 256, without "
         "--freeze, if it fits into memory]",
-        group="Fine-tuning",
     )
-    freeze: int = setting(
-        0,
-        "with --from: number of lower blocks to freeze, with the embeddings",
-        min=0,
-        group="Fine-tuning",
+    freeze: int = _fine_tuning(0, "with --from: number of lower blocks to freeze, with the embeddings", min=0)
+    base_dtype: Literal["float32", "bfloat16", "int8"] = _fine_tuning(
+        "float32", "with --lora: dtype of the blocks' frozen matrices in memory"
     )
-    base_dtype: Literal["float32", "bfloat16", "int8"] = setting(
-        "float32",
-        "with --lora: dtype of the blocks' frozen matrices in memory",
-        group="Fine-tuning",
-    )
-    token_noise: float = setting(
-        0.0,
-        "fraction of the training tokens replaced by random ones",
-        min=0,
-        below=1,
-        group="Optimization",
-    )
-    bpe_dropout: float = setting(
+    token_noise: float = _optimization(0.0, "fraction of the training tokens replaced by random ones", min=0, below=1)
+    bpe_dropout: float = _optimization(
         0.0,
         "fraction of merges dropped at random whenever training text is tokenized; falls to 0 with the learning rate",
         min=0,
         below=1,
-        group="Optimization",
     )
-    sampled_softmax: int = setting(
-        0,
-        "mean number of tokens in the softmax of a training step, sampled again in each; 0: all",
-        min=0,
-        max=2**31,
-        group="Optimization",
+    sampled_softmax: int = _optimization(
+        0, "mean number of tokens in the softmax of a training step, sampled again in each; 0: all", min=0, max=2**31
     )
-    spelling_features: bool | None = setting(
-        None,
-        "tokens of like spelling share a part of their embedding's updates",
-        group="Optimization",
+    spelling_features: bool | None = _optimization(
+        None, "tokens of like spelling share a part of their embedding's updates"
     )
-    weight_decay: float = setting(0.1, "decoupled weight decay of matrices", min=0, group="Optimization")
-    embedding_weight_decay: float | None = setting(
-        None,
-        "decoupled weight decay of the embeddings; --weight-decay if only that is given",
-        min=0,
-        group="Optimization",
+    weight_decay: float = _optimization(0.1, "decoupled weight decay of matrices", min=0)
+    embedding_weight_decay: float | None = _optimization(
+        None, "decoupled weight decay of the embeddings; --weight-decay if only that is given", min=0
     )
-    beta1: float = setting(0.9, "AdamW's beta1", min=0, below=1, group="Optimization")
-    beta2: float = setting(0.99, "AdamW's beta2", min=0, below=1, group="Optimization")
-    momentum: float = setting(0.9, "Muon's momentum", min=0, below=1, group="Optimization")
-    grad_clip: float = setting(1.0, "maximum gradient norm; 0 disables clipping", min=0, group="Optimization")
-    spike_threshold: float = setting(
+    beta1: float = _optimization(0.9, "AdamW's beta1", min=0, below=1)
+    beta2: float = _optimization(0.99, "AdamW's beta2", min=0, below=1)
+    momentum: float = _optimization(0.9, "Muon's momentum", min=0, below=1)
+    grad_clip: float = _optimization(1.0, "maximum gradient norm; 0 disables clipping", min=0)
+    spike_threshold: float = _optimization(
         8.0,
         "skip a step whose loss is this many standard deviations above recent losses; 0: only if its "
         "loss or gradient is NaN or infinite",
         min=0,
-        group="Optimization",
     )
-    eval_every: int | None = setting(
-        None,
-        "steps between evaluations [default: at most 20 evaluations]",
-        min=1,
-        group="Evaluation and saving",
-    )
-    eval_tokens: int = setting(
+    eval_every: int | None = _saving(None, "steps between evaluations [default: at most 20 evaluations]", min=1)
+    eval_tokens: int = _saving(
         50_000,
         "validation tokens per evaluation; the last one uses all, or as many as fit into a tenth of --minutes",
         min=1,
-        group="Evaluation and saving",
     )
-    sample_every: int | None = setting(
-        None,
-        "steps between samples; 0: none [default: at most 5 samples]",
-        min=0,
-        group="Evaluation and saving",
+    sample_every: int | None = _saving(None, "steps between samples; 0: none [default: at most 5 samples]", min=0)
+    sample_prompt: str = _saving(
+        "", "prompt of the samples [default: the start of a document, or a held-out question of a chat log]"
     )
-    sample_prompt: str = setting(
-        "",
-        "prompt of the samples [default: the start of a document, or a held-out question of a chat log]",
-        group="Evaluation and saving",
+    save_every: int | None = _saving(None, "steps between checkpoints [default: one at every evaluation]", min=1)
+    save_minutes: float = _saving(5.0, "maximum minutes between checkpoints", above=0)
+    patience: int | None = _saving(None, "evaluations without improvement before early stopping; 0: never", min=0)
+    seed: int = _machine(1337, "random seed of everything random in the run", min=0, max=2**63 - 1)
+    checkpoint_activations: Literal["auto", "on", "off"] = _machine(
+        "auto", "recompute activations in the backward pass to save memory; auto: if memory is short"
     )
-    save_every: int | None = setting(
-        None, "steps between checkpoints [default: one at every evaluation]", min=1, group="Evaluation and saving"
+    devices: int | None = _machine(None, "processes on this machine: one per GPU, or several that share the CPU", min=1)
+    sharding: Literal["auto", "on", "off"] = _machine(
+        "auto", "shard weights, gradients and optimizer state over the devices (FSDP); auto: if they do not fit"
     )
-    save_minutes: float = setting(5.0, "maximum minutes between checkpoints", above=0, group="Evaluation and saving")
-    patience: int | None = setting(
-        None,
-        "evaluations without improvement before early stopping; 0: never",
-        min=0,
-        group="Evaluation and saving",
-    )
-    seed: int = setting(
-        1337,
-        "random seed of everything random in the run",
-        min=0,
-        max=2**63 - 1,
-        group="Machine",
-    )
-    checkpoint_activations: Literal["auto", "on", "off"] = setting(
-        "auto",
-        "recompute activations in the backward pass to save memory; auto: if memory is short",
-        group="Machine",
-    )
-    devices: int | None = setting(
-        None,
-        "processes on this machine: one per GPU, or several that share the CPU",
-        min=1,
-        group="Machine",
-    )
-    sharding: Literal["auto", "on", "off"] = setting(
-        "auto",
-        "shard weights, gradients and optimizer state over the devices (FSDP); auto: if they do not fit",
-        group="Machine",
-    )
-    device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps", group="Machine")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+    device: str = _machine("auto", "auto, cpu, cuda, cuda:N or mps")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = _machine(
         "auto",
         "dtype of matrix products; weights stay float32; auto on a CPU: bfloat16 if minigpt train "
         "measures it to be faster",
-        group="Machine",
     )
-    compile: Literal["auto", "on", "off"] = setting(
+    compile: Literal["auto", "on", "off"] = _machine(
         "auto",
         "torch.compile, which takes about a minute; auto: on CUDA without sharding, from 3 minutes or 1,000 steps on",
-        group="Machine",
     )
 
     def __post_init__(self) -> None:
@@ -252,11 +172,7 @@ class TrainConfig(Settings):
 
         Spelling features need unsharded weights too, but the same model can be trained without them.
         """
-        settings = {
-            "lora": self.lora,
-            f"freeze ({self.freeze})": self.freeze,
-            "distill (on)": self.distill == "on",
-        }
+        settings = {"lora": self.lora, f"freeze ({self.freeze})": self.freeze, "distill (on)": self.distill == "on"}
         return next((setting for setting, is_given in settings.items() if is_given), "")
 
     @property

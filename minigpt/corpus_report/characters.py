@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minigpt.corpus_report.locations import LINE_END, Block, Location
+from minigpt.corpus_report.locations import LINE_END, Location, TextBlock
 
 _CODE_POINTS = 0x110000
 _LINE_ENDINGS = {"LF": re.compile(r"(?<!\r)\n"), "CRLF": re.compile(r"\r\n"), "CR": re.compile(r"\r(?!\n)")}
@@ -47,7 +47,7 @@ class Characters:
         """How many different characters occur."""
         return int((self.counts > 0).sum())
 
-    def add(self, block: Block) -> None:
+    def add(self, block: TextBlock) -> None:
         """Counts a block of the text."""
         text = block.text
         self._pending.append(text)

@@ -15,7 +15,7 @@ from minigpt.corpus_report.issue_kinds import (
     IssueKind,
     repaired_mojibake,
 )
-from minigpt.corpus_report.locations import Block, Location, blocks
+from minigpt.corpus_report.locations import Location, TextBlock, blocks
 from minigpt.data.encodings import ANOTHER_ENCODING, encoding_advice, likely_encoding
 from minigpt.data.source_files import SourceFile
 from minigpt.data.sources import Scan
@@ -50,7 +50,7 @@ class _IssueCounter:
         self.kind, self.count, self.example, self.advice = kind, 0, "", kind.advice
         self.locations: list[Location] = []
 
-    def search(self, block: Block) -> None:
+    def search(self, block: TextBlock) -> None:
         """Counts the matches in a block."""
         for match in _matches(self.kind, block.text):
             self.count += 1

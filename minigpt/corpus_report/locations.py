@@ -4,16 +4,13 @@ Files of any size are read in constant memory. Bytes that are invalid in a file'
 """
 
 import codecs
-import gzip
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from io import BufferedReader
 
 from minigpt.data.encodings import MARK_BYTES
-from minigpt.data.parquet import read_parquet
-from minigpt.data.records import JsonForm, json_form, json_lines, json_values, read_record
-from minigpt.data.source_files import SourceFile, open_source
+from minigpt.data.records import JsonForm, json_form, json_values, read_parquet, read_record
+from minigpt.data.source_files import ByteStream, SourceFile, open_source
 from minigpt.data.sources import BLOCK_SIZE, Scan
 from minigpt.data.transcript import unmarked
 
@@ -43,7 +40,7 @@ class Location:
 
 
 @dataclass
-class Block:
+class TextBlock:
     """Whole lines of a file; `line` and `byte` are the location of its first character."""
 
     file: SourceFile
@@ -66,14 +63,14 @@ def find_passages(found: Scan, passages: Sequence[str]) -> dict[str, list[Locati
     """The first two locations of each passage."""
     locations: dict[str, list[Location]] = {passage: [] for passage in passages if passage}
     longest = max(map(len, locations), default=0)
-    before: Block | None = None
+    before: TextBlock | None = None
     for block in blocks(found):
         if before and not block.is_record and before.file is block.file:  # a passage may cross two blocks
             tail_start = max(0, len(before.text) - longest)
             if before.text[tail_start - 1 : tail_start + 1] == "\r\n":  # one line ending, not two
                 tail_start -= 1
             start = before.locate(tail_start)
-            block = Block(block.file, before.text[tail_start:] + block.text, start.line, start.byte)
+            block = TextBlock(block.file, before.text[tail_start:] + block.text, start.line, start.byte)
         for passage, known in locations.items():
             index = block.text.find(passage)
             while index >= 0 and len(known) < 2:
@@ -86,13 +83,13 @@ def find_passages(found: Scan, passages: Sequence[str]) -> dict[str, list[Locati
     return locations
 
 
-def blocks(found: Scan) -> Iterator[Block]:
+def blocks(found: Scan) -> Iterator[TextBlock]:
     """The text of all files, unchanged, in blocks of whole lines."""
     for file in found.files:
         if file.is_parquet:
             rows = read_parquet(file.path, file.name, found.text_key, "surrogateescape")
             for number, record in enumerate(rows, 1):
-                yield Block(file, unmarked(record.text), number, 0, is_record=True)
+                yield TextBlock(file, unmarked(record.text), number, 0, is_record=True)
             continue
         errors = "surrogatepass" if file.is_recoded else "surrogateescape"
         with open_source(replace(file, decoding=file.decoding._replace(errors=MARK_BYTES))) as stream:
@@ -102,7 +99,7 @@ def blocks(found: Scan) -> Iterator[Block]:
                 yield from _plain_blocks(file, stream, errors)
 
 
-def _plain_blocks(file: SourceFile, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[Block]:
+def _plain_blocks(file: SourceFile, stream: ByteStream, errors: str) -> Iterator[TextBlock]:
     line, byte, pending = 1, 0, b""
     while True:
         read = stream.read(BLOCK_SIZE)
@@ -114,21 +111,18 @@ def _plain_blocks(file: SourceFile, stream: BufferedReader | gzip.GzipFile, erro
             end = pending.rfind(b"\r", 0, len(pending) - 1) + 1 or _complete_length(pending)
         if end:
             text = pending[:end].decode(errors=errors)
-            yield Block(file, text, line, None if file.is_recoded else byte, end)
+            yield TextBlock(file, text, line, None if file.is_recoded else byte, end)
             line += len(LINE_END.findall(text))
             pending, byte = pending[end:], byte + end
         if not read:
             return
 
 
-def _records(
-    file: SourceFile, stream: BufferedReader | gzip.GzipFile, form: JsonForm, key: str, errors: str
-) -> Iterator[Block]:
+def _records(file: SourceFile, stream: ByteStream, form: JsonForm, key: str, errors: str) -> Iterator[TextBlock]:
     half_pair = _HALF_PAIR_RECODED if file.is_recoded else _HALF_PAIR
-    values = json_lines if form == "lines" else json_values
-    for number, start, size, value, location in values(file.name, stream, errors):
+    for number, start, size, value, location in json_values(form, file.name, stream, errors):
         text = half_pair.sub("\ufffd", unmarked(read_record(value, key, location).text))
-        yield Block(file, text, number, None if file.is_recoded else start, size, is_record=True)
+        yield TextBlock(file, text, number, None if file.is_recoded else start, size, is_record=True)
 
 
 def _complete_length(text: bytes) -> int:

@@ -37,8 +37,7 @@ def windows(
     Shapes: (B, T + lookahead), B the number of rows, T = length.
     """
     starts = [_start(len(tokens), step * size + row, length, seed) for row in select_rows(size, rows)]
-    offsets = np.arange(length + lookahead)
-    positions = (np.array(starts, np.int64)[:, None] + offsets) % len(tokens)  # (B, T + lookahead)
+    positions = (np.array(starts, int)[:, None] + np.arange(length + lookahead)) % len(tokens)  # (B, T + lookahead)
     return tokens[positions].astype(np.int64)
 
 

@@ -3,7 +3,6 @@
 import codecs
 import io
 import unicodedata
-from typing import Protocol
 
 from minigpt.errors import DataError
 
@@ -14,6 +13,7 @@ _LEAST_ZEROS = 3
 _ZEROS = 0.3  # of every second byte: Latin letters in UTF-16 have a zero byte each
 _UNDEFINED = frozenset(b"\x81\x8d\x8f\x90\x9d")  # in Windows-1252
 _MOST_OTHER = 0.3  # of the characters that are not ASCII in a text of Western Europe, of all letters
+_MARKS = "«»‘’‚“”„–—…•€£§°·¿¡\xa0"
 _LEAST_PLAUSIBLE = 0.9  # of the characters that are not ASCII: those that such a text has
 
 ANOTHER_ENCODING = "name another --encoding, or use --encoding-errors replace"
@@ -28,12 +28,6 @@ def _mark_bytes(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error(MARK_BYTES, _mark_bytes)
-
-
-class Stream(Protocol):
-    """A stream of bytes."""
-
-    def read(self, size: int, /) -> bytes: ...
 
 
 def is_utf8(encoding: str) -> bool:
@@ -77,14 +71,10 @@ def _likely_western(sample: bytes) -> str | None:
     decoded = sample.decode(errors="replace")
     if len(decoded) - decoded.count("\ufffd") > sum(map(str.isascii, decoded)):  # UTF-8 with a few damaged bytes
         return None
-    plausible = sum(map(_is_western, others))
+    plausible = sum(each in _MARKS or unicodedata.category(each) in ("Ll", "Lu") for each in others)
     if plausible < _LEAST_PLAUSIBLE * len(others):
         return None
     return "windows-1252" if any(0x80 <= byte < 0xA0 for byte in sample) else "latin-1"
-
-
-def _is_western(character: str) -> bool:
-    return character in "«»‘’‚“”„–—…•€£§°·¿¡\xa0" or unicodedata.category(character) in ("Ll", "Lu")
 
 
 def evident_encoding(head: bytes, encoding: str) -> str | None:
@@ -112,7 +102,7 @@ def encoding_name(encoding: str) -> str:
 class Recoded(io.RawIOBase):
     """A text in another encoding, which is read as UTF-8."""
 
-    def __init__(self, stream: Stream, name: str, encoding: str, errors: str) -> None:
+    def __init__(self, stream: io.BufferedIOBase, name: str, encoding: str, errors: str) -> None:
         """`name` is that of the file, for errors; `errors` is `strict`, `replace` or MARK_BYTES.
 
         With MARK_BYTES, the surrogates are encoded with `surrogatepass`.

@@ -14,11 +14,7 @@ _ADAPTER, _CONFIG = "adapter_config.json", "config.json"
 _BESIDE_CONFIG = ("training.json", "*.safetensors", "pytorch_model*.bin", "model.bin", "*.onnx", "*.gguf")
 
 
-def walk(
-    folder: str | Path,
-    on_error: Callable[[OSError], object] | None = None,
-    on_model: Callable[[Path], object] | None = None,
-) -> Iterator[Path]:
+def walk(folder: Path, on_error: Callable[[OSError], object], on_model: Callable[[Path], object]) -> Iterator[Path]:
     """The files in a folder and its subfolders, sorted, without hidden ones; each subfolder once, linked ones too.
 
     `on_error` is called for each folder that cannot be read. A subfolder that is a model is skipped, and `on_model` is
@@ -33,14 +29,13 @@ def walk(
         visited.add((status.st_dev, status.st_ino))
         if parent != os.fspath(folder) and _is_model(names):
             folders.clear()
-            if on_model is not None:
-                on_model(Path(parent))
+            on_model(Path(parent))
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
 
 
-def expand(pattern: str, on_model: Callable[[Path], object] | None = None) -> Iterator[Path]:
+def expand(pattern: str, on_model: Callable[[Path], object]) -> Iterator[Path]:
     """The files and folders that a glob matches, sorted, without models and what is in them.
 
     A model in a folder that the pattern names, rather than matches, is not skipped: `run/*.txt` finds `run/merges.txt`.
@@ -54,7 +49,7 @@ def expand(pattern: str, on_model: Callable[[Path], object] | None = None) -> It
         if folder not in skipped:
             is_inside = is_skipped(folder.parent)
             skipped[folder] = is_inside or _is_model(_names_in(folder))
-            if skipped[folder] and not is_inside and on_model is not None:
+            if skipped[folder] and not is_inside:
                 on_model(folder)
         return skipped[folder]
 

@@ -61,7 +61,7 @@ def unread_format(name: str, head: bytes) -> str | None:
 
     `name` is without the ending of a compression, `head` the beginning of the decompressed file.
     """
-    suffix = _suffix(name)
+    suffix = PurePath(name).suffix
     head = head.removeprefix(codecs.BOM_UTF8)
     for start, found in _BY_CONTENT.items():
         if head.startswith(start):
@@ -73,7 +73,7 @@ def unread_format(name: str, head: bytes) -> str | None:
 
 def looks_like_text(name: str, head: bytes, encoding: str) -> bool:
     """Whether a file is a text in any encoding, perhaps a damaged one, judged by its name and its beginning."""
-    if _suffix(name) in _TEXT:
+    if PurePath(name).suffix in _TEXT:
         return True
     if not is_utf8(encoding) and _is_text(head, encoding):
         return True
@@ -93,7 +93,3 @@ def _is_text(head: bytes, encoding: str) -> bool:
 
 def _has_few_controls(head: bytes) -> bool:
     return len(head) - len(head.translate(None, _CONTROL)) <= _MOST_CONTROL * len(head)
-
-
-def _suffix(name: str) -> str:
-    return PurePath(name).suffix.lower()

@@ -32,6 +32,9 @@ class RefusedError(Exception):
     """A file that is not read; the message continues "NAME …"."""
 
 
+_ERRORS = {_REFUSED: RefusedError, _MISSING: ImportError, _DAMAGED: ValueError}
+
+
 def by_the_clock(seconds: int) -> float:
     """The seconds that may pass until a result: the only limit on time that Windows has."""
     return 20 + 4 * seconds
@@ -69,14 +72,10 @@ def read_limited(
         for kind, value in child.answers(request, content):
             if kind == _RESULT:
                 yield value
-        if kind == _REFUSED:
-            raise RefusedError(value)
         if kind == _NO_MEMORY:
             raise RefusedError(f"takes more than {memory >> 20:,} MB of memory; {advice}")
-        if kind == _MISSING:
-            raise ImportError(value)
-        if kind == _DAMAGED:
-            raise ValueError(value)
+        if error := _ERRORS.get(kind):
+            raise error(value)
         if kind != _END:
             if reason := child.reason():
                 raise ValueError(reason)

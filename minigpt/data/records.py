@@ -1,12 +1,11 @@
-"""Reads JSON with a text or a conversation in each record: the lines of a `.jsonl`, or the array in a `.json`."""
+"""Reads records with a text or a conversation: lines of a `.jsonl`, the array in a `.json`, rows of a `.parquet`."""
 
-import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from io import BufferedReader
 from itertools import islice
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from minigpt.bounded_reading import MAX_LINE, bounded_lines, parse_json
@@ -19,7 +18,8 @@ from minigpt.data.chat_log import (
     read_conversation,
     record_conversation,
 )
-from minigpt.data.source_files import SourceFile, open_source, skip_bom, undecodable
+from minigpt.data.source_files import ByteStream, SourceFile, open_source, skip_bom, undecodable
+from minigpt.data.table import Column, read_columns, read_rows
 from minigpt.data.transcript import transcript
 from minigpt.errors import DataError
 from minigpt.tokenizer.vocabulary import replace_surrogates
@@ -32,7 +32,7 @@ class Record(NamedTuple):
     is_conversation: bool
 
 
-class JsonRecord(NamedTuple):
+class JsonValue(NamedTuple):
     """A JSON value in a file: its line, or its number in an array, counted from 1; its first byte, counted from 0; the
     bytes that were read for it; and where it is, as errors say it."""
 
@@ -46,6 +46,7 @@ class JsonRecord(NamedTuple):
 JsonForm = Literal["lines", "whole"]  # a value on each line; or one value, or an array of them, as the whole file
 _ARRAY = re.compile(rb"\[\s*(\[\s*)?\{")
 _ARRAY_START = re.compile(r"\s*\[(\s*[\[{])?$|\s*\[.*,$")  # of one that goes on on the next line
+_SHOWN_COLUMNS = 10  # in an error
 _RENAME = "rename the file to .txt to read it unchanged"
 
 
@@ -101,10 +102,7 @@ def _form_of(file: SourceFile, key: str, _modified: int, _size: int) -> JsonForm
 
 
 def _named_form(name: str, key: str, value: object, form: JsonForm) -> JsonForm:
-    """The form of a file that the user named and whose first value has no text: on the first line, or the whole file.
-
-    Raises: DataError with what the value has instead.
-    """
+    """The form of a file that the user named and whose first value has no text: lines, or the whole file."""
     if form == "lines" and isinstance(value, dict):
         return form  # reading it says what the line has
     if isinstance(value, dict) and not conversation_fields(value, key):
@@ -131,7 +129,7 @@ def _has_text(value: object, key: str) -> bool:
     return isinstance(value, dict) and any(isinstance(value[each], str) for each in conversation_fields(value, key)[:1])
 
 
-def read_records(values: Iterable[JsonRecord], key: str, errors: str) -> Iterator[Record]:
+def read_records(values: Iterable[JsonValue], key: str, errors: str) -> Iterator[Record]:
     """The records in the values of a file, which have one form.
 
     The text is under `key`. A conversation is a list of messages: under `key`, "messages" or "conversations", or the
@@ -150,13 +148,17 @@ def read_records(values: Iterable[JsonRecord], key: str, errors: str) -> Iterato
         yield record._replace(text=_without_surrogates(location, record.text, errors))
 
 
-def json_lines(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[JsonRecord]:
-    """The lines of a file; lines of white space only are skipped.
+def json_values(form: JsonForm, name: str, stream: ByteStream, errors: str) -> Iterator[JsonValue]:
+    """The values in a file of this form; lines of white space only are skipped.
 
-    Raises: DataError for a line that cannot be decoded with `errors`, or is not JSON.
+    Raises: DataError for one that cannot be decoded with `errors`, or is not JSON.
     """
+    return (_lines if form == "lines" else _whole)(name, stream, errors)
+
+
+def _lines(name: str, stream: ByteStream, errors: str) -> Iterator[JsonValue]:
     start, text = skip_bom(name, stream), ""
-    for number, line in enumerate(_lines(name, stream), 1):
+    for number, line in enumerate(_bounded_lines(name, stream), 1):
         is_first = not text
         try:
             text = line.decode(errors=errors).rstrip()
@@ -173,7 +175,7 @@ def json_lines(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) -
         if is_first and _is_array_of_records(value):
             raise _array(name)
         if text:
-            yield JsonRecord(number, start, len(line), value, f"{name}, line {number}")
+            yield JsonValue(number, start, len(line), value, f"{name}, line {number}")
         start += len(line)
 
 
@@ -189,11 +191,8 @@ def _array(name: str) -> DataError:
     return DataError(f"{name} is one JSON array, not a JSON value on each line; rename it to .json")
 
 
-def json_values(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[JsonRecord]:
-    """The values of the array in a file of the form "whole", or its one value.
-
-    Raises: DataError if it cannot be decoded with `errors`, or is not JSON.
-    """
+def _whole(name: str, stream: ByteStream, errors: str) -> Iterator[JsonValue]:
+    """The values of the array in a file, or its one value."""
     start = skip_bom(name, stream)
     content = stream.read(MAX_LINE + 1)
     try:
@@ -204,7 +203,7 @@ def json_values(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) 
         raise DataError(f"{name} is not JSON ({error})") from error
     values = value if isinstance(value, list) and not (value and is_message(value[0])) else [value]
     for number, each in enumerate(values, 1):
-        yield JsonRecord(number, 0, len(content) if number == 1 else 0, each, f"{name}, record {number}")
+        yield JsonValue(number, 0, len(content) if number == 1 else 0, each, f"{name}, record {number}")
 
 
 _FORMS = {True: "a conversation", False: "a text"}
@@ -221,7 +220,9 @@ def read_record(row: object, key: str, location: str) -> Record:
         raise DataError(f'{location} must be a JSON object such as {{"{key}": "..."}}, or a list of messages')
     fields = conversation_fields(row, key)
     if not fields:
-        raise _without_text(row, key, location)
+        raise DataError(
+            f"{location} has no key {key!r}; its keys: {_keys(row)}; name the key of the text with --text-key"
+        )
     for mark in WEIGHT_KEYS:
         if row.get(mark) is False or (mark == "weight" and row.get(mark) == 0):
             raise DataError(
@@ -239,15 +240,11 @@ def read_record(row: object, key: str, location: str) -> Record:
     return Record(value, is_conversation=False)
 
 
-def _without_text(row: Mapping[str, object], key: str, location: str) -> DataError:
-    return DataError(f"{location} has no key {key!r}; its keys: {_keys(row)}; name the key of the text with --text-key")
-
-
 def _keys(row: Mapping[str, object]) -> str:
     return ", ".join(repr(found)[:40] for found in islice(row, 10)) or "none"
 
 
-def _lines(name: str, stream: BufferedReader | gzip.GzipFile) -> Iterator[bytes]:
+def _bounded_lines(name: str, stream: ByteStream) -> Iterator[bytes]:
     try:
         yield from bounded_lines(stream)
     except ValueError as error:
@@ -255,10 +252,7 @@ def _lines(name: str, stream: BufferedReader | gzip.GzipFile) -> Iterator[bytes]
 
 
 def _without_surrogates(location: str, text: str, errors: str) -> str:
-    """The text with lone surrogates replaced by U+FFFD: JSON can escape one, but UTF-8 cannot encode it.
-
-    Raises: DataError for one if `errors` is strict.
-    """
+    """The text with lone surrogates replaced by U+FFFD: JSON can escape one, but UTF-8 cannot encode it."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -269,3 +263,46 @@ def _without_surrogates(location: str, text: str, errors: str) -> str:
             ) from error
         return replace_surrogates(text)
     return text
+
+
+def read_parquet(path: Path, name: str, key: str, errors: str) -> Iterator[Record]:
+    """The records in the column `key`, else in those of a conversation.
+
+    Texts are decoded from UTF-8 with `errors`; a list in a row is a conversation. Memory holds a few rows.
+    Raises: DataError for a file that is damaged, takes too much, or has no such column; MissingPackageError without
+    pyarrow.
+    """
+    found = read_columns(path, name)
+    columns = [*_text_columns(found, name, key), *_weight_columns(found)]
+    advice = "correct it, or use --encoding-errors replace"
+    for number, row in read_rows(path, name, columns, errors, advice):
+        yield read_record(row, key, f"{name}, row {number}")
+
+
+def _text_columns(found: list[Column], name: str, key: str) -> list[str]:
+    """The names of the columns to read."""
+    names = [each.name for each in found]
+    kinds = {each.name: each for each in found}
+    columns = conversation_fields(names, key)
+    texts = [each.name for each in found if each.kind == "text"]
+    shown = ", ".join(repr(each)[:40] for each in (texts or names)[:_SHOWN_COLUMNS]) or "none"
+    what = "its columns of text" if texts else "its columns"
+    if not columns:
+        raise DataError(f"{name} has no column {key!r}; {what}: {shown}; name the column of the text with --text-key")
+    if not is_pair(columns) and kinds[columns[0]].kind == "text":
+        columns = columns[:1]
+    for column in columns:
+        if names.count(column) > 1:
+            raise DataError(f"{name} has several columns {column!r}; rename all but one")
+        if kinds[column].kind not in ("text", "list", "null"):
+            raise DataError(
+                f"{name}: column {column!r} holds {kinds[column].type}, not texts or conversations; {what}: {shown}; "
+                "name the column of the text with --text-key"
+            )
+    return columns
+
+
+def _weight_columns(found: list[Column]) -> list[str]:
+    names = [each.name for each in found]
+    numbers = [each.name for each in found if each.kind == "number"]
+    return [key for key in WEIGHT_KEYS if key in numbers and names.count(key) == 1]

@@ -4,7 +4,6 @@ Documents are yielded in pieces, so that no document has to fit into memory.
 """
 
 import codecs
-import gzip
 import hashlib
 import json
 import os
@@ -12,20 +11,18 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from minigpt.bounded_reading import read_json_value
 from minigpt.config import ReadingConfig
 from minigpt.data.chat_log import CONVERSATION_KEYS, conversation_fields, is_pair
-from minigpt.data.parquet import read_parquet
-from minigpt.data.records import Record, json_form, json_lines, json_values, read_records
-from minigpt.data.skipped import shown
+from minigpt.data.find_files import find_files, shown
+from minigpt.data.records import Record, json_form, json_values, read_parquet, read_records
 from minigpt.data.source_files import (
+    ByteStream,
     Decoding,
     SourceFile,
-    find_files,
     not_text,
     open_source,
     skip_bom,
@@ -149,10 +146,7 @@ def scan(
 
 
 def _measure(files: Sequence[SourceFile], reading: ReadingConfig, seen: set[bytes] | None) -> dict[str, Any]:
-    """Reads the files: the fields of `Scan` that describe their text.
-
-    Raises: DataError for a text without characters, and as `scan`.
-    """
+    """Reads the files: the fields of `Scan` that describe their text."""
     digest, of_document = hashlib.sha256(), hashlib.blake2b(digest_size=_HASH_BYTES)
     lengths, duplicates = array("q"), array("q")
     number = size = length = text_bytes = n_conversations = n_unlearned = 0
@@ -237,7 +231,7 @@ def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str)
                 pieces = _split_documents(_text_blocks(file.name, stream, encoding_errors))
                 yield from ((*piece, False) for piece in _skip_blank(file.name, pieces))
                 continue
-            values = (json_lines if form == "lines" else json_values)(file.name, stream, encoding_errors)
+            values = json_values(form, file.name, stream, encoding_errors)
             yield from _record_documents(file.name, read_records(values, text_key, encoding_errors))
 
 
@@ -283,7 +277,7 @@ def _first_keys(file: SourceFile, text_key: str) -> Collection[str]:
     if form is None:
         return ()
     with open_source(file) as stream:
-        values = (json_lines if form == "lines" else json_values)(file.name, stream, file.decoding.errors)
+        values = json_values(form, file.name, stream, file.decoding.errors)
         first = next((each.value for each in values), None)
     return first if isinstance(first, dict) else ()
 
@@ -311,10 +305,7 @@ def _split_documents(blocks: Iterable[str]) -> Iterator[Piece]:
 
 
 def _skip_blank(name: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Skips the documents of white space only; the first piece of every other document has other characters.
-
-    Raises: DataError for a document that begins with more than _MAX_BLANK characters of white space.
-    """
+    """Skips the documents of white space only; the first piece of every other document has other characters."""
     leading: list[str] | None = []  # the document's leading white space; None after its first other character
     length = 0
     for piece, ends in pieces:
@@ -331,7 +322,7 @@ def _skip_blank(name: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
             leading, length = [], 0
 
 
-def _text_blocks(name: str, stream: BufferedReader | gzip.GzipFile, errors: str) -> Iterator[str]:
+def _text_blocks(name: str, stream: ByteStream, errors: str) -> Iterator[str]:
     """A plain text, block by block."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
     offset, is_start = skip_bom(name, stream), True

@@ -66,9 +66,10 @@ def transcript(messages: Iterable[Message], *, reply: bool = False) -> str:
 
     White space around a message is dropped.
     """
-    turns = [
-        f"{each.role.capitalize()}{':' if each.is_learned else _MARK} {_folded(each.content)}\n" for each in messages
-    ]
+    turns = []
+    for each in messages:
+        content = each.content.strip().replace("\n", "\n ")
+        turns.append(f"{each.role.capitalize()}{':' if each.is_learned else _MARK} {content}\n")
     return "".join([*turns, "Assistant:"] if reply else turns)
 
 
@@ -80,10 +81,6 @@ def unmarked(text: str) -> str:
 def count_unlearned(text: str) -> int:
     """The number of messages in a transcript that are not learned."""
     return len(_UNLEARNED.findall(text)) if _MARK in text else 0
-
-
-def _folded(content: str) -> str:
-    return content.strip().replace("\n", "\n ")
 
 
 def stop_in_turn(stop: str) -> str:

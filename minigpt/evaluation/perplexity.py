@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 WindowProgress = Callable[[int, int], None]  # windows done, windows in total
 
 
-class World(Protocol):
+class EvaluationWorld(Protocol):
     """Several processes that evaluate a text together; this process is `rank` of `size`, from 0.
 
     `is_sharded` says whether each holds only a shard of the model.
@@ -87,7 +87,7 @@ def evaluate(
     scored: np.ndarray | None = None,
     batch_size: int | None = None,
     dtype: torch.dtype = torch.float32,
-    world: World | None = None,
+    world: EvaluationWorld | None = None,
     progress: WindowProgress | None = None,
 ) -> EvaluationResult:
     """Measures how well `model` predicts `tokens`; every token but the first is scored once.
@@ -184,7 +184,7 @@ def sliding_windows(
     stride: int,
     max_tokens: int | None = None,
     batch_size: int | None = None,
-    world: World | None = None,
+    world: EvaluationWorld | None = None,
     progress: WindowProgress | None = None,
     scored: np.ndarray | None = None,
 ) -> Iterator[WindowBatch]:

@@ -16,14 +16,14 @@ from minigpt.exporters import runners
 from minigpt.exporters.ctranslate2 import write_ctranslate2
 from minigpt.exporters.destination import (
     FILES,
+    ONE_FILE,
     check_ids_only,
     check_replaceable,
     check_target,
     model_name,
     resolve_output,
 )
-from minigpt.exporters.gguf import write_gguf
-from minigpt.exporters.gguf_adapter import read_gguf_adapter, write_gguf_adapter
+from minigpt.exporters.gguf import read_gguf_adapter, write_gguf, write_gguf_adapter
 from minigpt.exporters.html.page import PageText, check_page, read_page, write_page
 from minigpt.exporters.modelfile import modelfile_path, write_modelfile
 from minigpt.exporters.onnx import write_onnx
@@ -140,13 +140,10 @@ def export_model(
         announce(check_page(job.model.config, job.tokenizer, large=large))
         page_text = text or PageText(title=model_name(source))
         atomic_write(path, lambda file: job.html(file, page_text))
-        size = path.stat().st_size
     elif adapter is not None and base is not None:
         atomic_write(path, lambda file: job.gguf_adapter(file, adapter, base))
-        size = path.stat().st_size
     elif target == "gguf":
         atomic_write(path, job.gguf)
-        size = path.stat().st_size
         modelfile = write_modelfile(path, context, job.tokenizer.chat_template, force=force)
         if modelfile is None and modelfile_path(path).exists():
             job.notes.append(f"{modelfile_path(path)} exists and was kept; --force replaces it")
@@ -154,6 +151,8 @@ def export_model(
         with atomic_folder(path, obsolete=FILES[target]) as building:
             job.onnx(building) if target == "onnx" else job.ctranslate2(building)
             size = sum(file.stat().st_size for file in building.iterdir())
+    if target in ONE_FILE:
+        size = path.stat().st_size
     needs = None if base is None else str(base)
     return Export(path, target, dtype, size, context, tuple(job.notes), tuple(job.parity), modelfile, needs)
 
@@ -196,18 +195,18 @@ class _ExportJob:
         file.flush()
         path = Path(file.name)
         try:
-            answer = runners.page_in_node(path, self.model.config, self.reference.ids, texts=[TEXT])
+            logits, answer = runners.page_in_node(path, self.model.config, ids=self.reference.ids, texts=[TEXT])
         except runners.NotRunError as error:
             page, _ = read_page(path)
             self.check("minigpt", runners.model_in_torch(page))
             self.notes.append(f"the page's own code was not checked: {error}")
             return
-        self.check("node", lambda _: answer.logits, lambda _: answer.text_ids[0])
+        self.check("node", lambda _: logits, lambda _: answer["textIds"][0])
         if compiled.library() is None:
             self.notes.append(f"not compared with `minigpt generate --quantize int8`: {compiled.why_unavailable()}")
             return
         quantized = replace(self.reference, logits=_quantized_logits(self.model, self.reference.ids))
-        found = compare("node beside --quantize int8", lambda _: answer.logits, quantized)
+        found = compare("node beside --quantize int8", lambda _: logits, quantized)
         self.keep_if_close(found, _QUANTIZED_BOUND)
 
     def onnx(self, folder: Path) -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from minigpt.exporters.onnx import ONNX_MODEL
 from minigpt.exporters.parity import Run, Tokenize
 from minigpt.importers.gguf import open_gguf
 from minigpt.model.gpt import GPT
+from minigpt.native.accelerate import accelerate
 from minigpt.storage.huggingface import from_huggingface
 
 _NODE_SECONDS = 600
@@ -45,7 +45,8 @@ def gguf_in_torch(path: Path) -> tuple[Run, Tokenize]:
 
 
 def model_in_torch(model: GPT) -> Run:
-    """Runs a model that was read back into PyTorch."""
+    """Runs a model that was read back into PyTorch, with the operations that `load_model` gives the original."""
+    accelerate(model)
 
     @torch.no_grad()
     def run(ids: Sequence[int]) -> Tensor:
@@ -80,35 +81,10 @@ def gguf_in_llama(path: Path) -> tuple[Run, Tokenize]:
     return lambda ids: torch.from_numpy(ask(ids)), lambda text: ask(text).tolist()
 
 
-@dataclass(frozen=True)
-class NodeAnswer:
-    """What a page's own code computed in node: logits (T, V), the ids of texts, and written continuations.
+def page_in_node(path: Path, config: GPTConfig, **asked: Any) -> tuple[Tensor, dict[str, Any]]:
+    """Runs the code in an exported page in node: -> the logits of its ids, (T, V), and the rest of the answer.
 
-    `healed` are the bytes at the end of each prompt that its continuation spells again. `attention` has the weights of
-    the last id, (L, H, T). `arithmetic` is relaxed, simd or plain: see assets/generation.js.
-    """
-
-    logits: Tensor
-    arithmetic: str
-    text_ids: list[list[int]]
-    decoded: list[str]
-    written: list[list[int]]
-    healed: list[int]
-    attention: Tensor
-
-
-def page_in_node(
-    path: Path,
-    config: GPTConfig,
-    ids: Sequence[int],
-    *,
-    texts: Sequence[str] = (),
-    only: str | None = None,
-    write: Sequence[dict[str, Any]] = (),
-) -> NodeAnswer:
-    """Runs the code in an exported page in node; `only` requests one arithmetic.
-
-    `write` asks for continuations: each has a `prompt` and `settings`, those of assets/sampler.js and a `count`.
+    assets/verify.js says what can be `asked`, and what it answers.
     Raises: NotRunError if there is no node that can run it; CheckpointError if the page fails there.
     """
     node = shutil.which("node")
@@ -117,7 +93,6 @@ def page_in_node(
     if not _can_decompress(node):
         raise NotRunError(f"{node} does not run or is older than version 18, which a page needs")
     script = resources.files("minigpt.exporters.html") / "assets" / "verify.js"
-    asked = {"ids": list(ids), "texts": list(texts), "only": only, "write": list(write)}
     with resources.as_file(script) as program:
         command = [node, str(program), str(path)]
         try:
@@ -130,18 +105,8 @@ def page_in_node(
         reason = (done.stderr.decode(errors="replace").strip().splitlines() or ["without a message"])[-1]
         raise CheckpointError(f"node cannot run the page ({reason})")
     line, logits = done.stdout.split(b"\n", 1)
-    answer = json.loads(line)
-    values = torch.from_numpy(np.frombuffer(logits, np.float32).copy()).view(len(ids), config.vocab_size)
-    attention = torch.tensor(answer["attention"]).view(config.n_layer, config.n_head, len(ids))
-    return NodeAnswer(
-        values,
-        answer["arithmetic"],
-        answer["textIds"],
-        answer["decoded"],
-        answer["written"],
-        answer["healed"],
-        attention,
-    )
+    values = np.frombuffer(logits, np.float32).copy().reshape(-1, config.vocab_size)
+    return torch.from_numpy(values), json.loads(line)
 
 
 def _can_decompress(node: str) -> bool:

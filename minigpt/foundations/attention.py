@@ -4,17 +4,6 @@ Read it from top to bottom: each form adds one idea to the form before it, and i
 `foundations/transformer.py` continues with the encoder-decoder. Tests show in float64 that each form equals the next,
 in outputs and gradients, up to GPT-2's `CausalSelfAttention` and `torch.nn.MultiheadAttention`.
 
-| step | form                                                                        | new idea                       |
-|------|-----------------------------------------------------------------------------|--------------------------------|
-| 1    | `simple_self_attention`                                                     | weighted averages of tokens    |
-| 2    | `attention_scores`, `scaled_dot_product_attention`                          | queries, keys, values; scaling |
-| 3    | `SelfAttention_v1`, `SelfAttention_v2`                                      | learned projections            |
-| 4    | `renormalized_weights`, `boolean_masked_weights`, `additive_masked_weights` | the causal mask, in three ways |
-| 5    | `attention_with_dropout`, `CausalAttention`                                 | dropout; one causal head       |
-| 6    | `MultiHeadAttentionWrapper`, `MultiHeadAttentionPerHead`                    | several heads and their output |
-| 7    | `MultiHeadAttention`                                                        | all heads in one product       |
-| 8    | `CrossAttention`                                                            | a second sequence              |
-
 Inputs are a sequence or any batch of sequences, (..., T, d_in). The articles' own code is corrected in these points:
 
 - keys are transposed with `transpose(-2, -1)`, because `.T` works for a single sequence only;
@@ -182,7 +171,7 @@ def crop_mask(mask: Tensor, x: Tensor) -> Tensor:
     return mask[:t, :t]
 
 
-class CausalAttention(nn.Module):
+class CausalAttention(SelfAttention_v2):
     """One attention head: a token attends to itself and to earlier tokens.
 
     New: v2's projections together with the mask and dropout. The mask is a registered buffer, so that it moves to the
@@ -195,10 +184,7 @@ class CausalAttention(nn.Module):
     mask: Tensor
 
     def __init__(self, d_in: int, d_out: int, context_length: int, dropout: float, qkv_bias: bool = False) -> None:
-        super().__init__()
-        self.W_query = nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.W_key = nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.W_value = nn.Linear(d_in, d_out, bias=qkv_bias)
+        super().__init__(d_in, d_out, qkv_bias)
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("mask", causal_mask(context_length), persistent=False)
 

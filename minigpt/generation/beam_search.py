@@ -48,52 +48,39 @@ def beam_search(
     """
     check_room(len(prompt), config.max_new_tokens, engine.n_positions)
     with engine.lock:
-        return _search(engine, prompt, config, sampler, end_ids, vocab_size, beginning)
-
-
-def _search(
-    engine: Engine,
-    prompt: Sequence[int],
-    config: SamplingConfig,
-    sampler: Sampler,
-    end_ids: Sequence[int],
-    vocab_size: int | None,
-    beginning: bytes,
-) -> list[tuple[float, list[int]]]:
-    """The search of `beam_search`, which needs the engine's cache for itself from the first token to the last."""
-    logits = engine.start([prompt])[:, :vocab_size]  # (R, V), R the number of active sequences
-    sequences = torch.tensor([list(prompt)], device=engine.device)  # (R, T)
-    scores = torch.zeros(1, 1, device=engine.device)  # (R, 1), the log-probabilities of the sequences
-    constraint = sampler.constraint
-    ends = torch.tensor(end_ids, device=engine.device)
-    states = None if constraint is None else [constraint.start(prompt, beginning)]  # of the active sequences
-    finished: list[tuple[float, list[int]]] = []
-    for length in range(1, config.max_new_tokens + 1):
-        check_finite(logits)
-        logprobs = logits.float().log_softmax(dim=-1)  # (R, V)
-        extended = scores + sampler.process(logprobs, sequences, length - 1, states)  # (R, V)
-        # Each sequence can end in as many ways as there are ends, so that at least `beams` candidates stay active.
-        best = extended.flatten().topk(min((1 + len(end_ids)) * config.beams, extended.numel()))
-        rows, tokens = best.indices // extended.shape[1], best.indices % extended.shape[1]  # (N,), (N,)
-        sequences = torch.cat([sequences[rows], tokens[:, None]], dim=1)  # (N, T + 1)
-        possible = best.values > -torch.inf
-        ended = possible & (torch.isin(tokens, ends) | (length == config.max_new_tokens))
-        final_scores = [score / length**config.length_penalty for score in best.values.tolist()]  # (N,)
-        for row in ended[: config.beams].nonzero().flatten().tolist():
-            finished.append((final_scores[row], sequences[row, len(prompt) :].tolist()))
-        finished = sorted(finished, key=lambda scored: -scored[0])[: config.beams]
-        active = (possible & ~ended).nonzero().flatten()[: config.beams]  # (R,)
-        if len(active) == 0:
-            break
-        if len(finished) == config.beams and final_scores[active[0]] <= finished[-1][0]:
-            break
-        parents = rows[active].tolist()
-        if constraint is not None and states is not None:
-            steps = zip(parents, tokens[active].tolist(), strict=True)
-            states = [constraint.advance(states[parent], token) for parent, token in steps]
-        engine.keep(parents)
-        logits = engine.read(tokens[active, None])[:, -1, :vocab_size]
-        sequences, scores = sequences[active], best.values[active, None]
-    if not finished:
-        raise ConfigError(NO_TOKEN_LEFT)
-    return finished
+        logits = engine.start([prompt])[:, :vocab_size]  # (R, V), R the number of active sequences
+        sequences = torch.tensor([list(prompt)], device=engine.device)  # (R, T)
+        scores = torch.zeros(1, 1, device=engine.device)  # (R, 1), the log-probabilities of the sequences
+        constraint = sampler.constraint
+        ends = torch.tensor(end_ids, device=engine.device)
+        states = None if constraint is None else [constraint.start(prompt, beginning)]  # of the active sequences
+        finished: list[tuple[float, list[int]]] = []
+        for length in range(1, config.max_new_tokens + 1):
+            check_finite(logits)
+            logprobs = logits.float().log_softmax(dim=-1)  # (R, V)
+            extended = scores + sampler.process(logprobs, sequences, length - 1, states)  # (R, V)
+            # Each sequence can end in as many ways as there are ends, so that at least `beams` candidates stay active.
+            best = extended.flatten().topk(min((1 + len(end_ids)) * config.beams, extended.numel()))
+            rows, tokens = best.indices // extended.shape[1], best.indices % extended.shape[1]  # (N,), (N,)
+            sequences = torch.cat([sequences[rows], tokens[:, None]], dim=1)  # (N, T + 1)
+            possible = best.values > -torch.inf
+            ended = possible & (torch.isin(tokens, ends) | (length == config.max_new_tokens))
+            final_scores = [score / length**config.length_penalty for score in best.values.tolist()]  # (N,)
+            for row in ended[: config.beams].nonzero().flatten().tolist():
+                finished.append((final_scores[row], sequences[row, len(prompt) :].tolist()))
+            finished = sorted(finished, key=lambda scored: -scored[0])[: config.beams]
+            active = (possible & ~ended).nonzero().flatten()[: config.beams]  # (R,)
+            if len(active) == 0:
+                break
+            if len(finished) == config.beams and final_scores[active[0]] <= finished[-1][0]:
+                break
+            parents = rows[active].tolist()
+            if constraint is not None and states is not None:
+                steps = zip(parents, tokens[active].tolist(), strict=True)
+                states = [constraint.advance(states[parent], token) for parent, token in steps]
+            engine.keep(parents)
+            logits = engine.read(tokens[active, None])[:, -1, :vocab_size]
+            sequences, scores = sequences[active], best.values[active, None]
+        if not finished:
+            raise ConfigError(NO_TOKEN_LEFT)
+        return finished

@@ -55,7 +55,7 @@ def encode_prompt(
         return Prompt(before or [tokenizer.start_of_text])
     if not token_healing or not tokenizer.merges or not (text[-1].isspace() or text[-1] == "'"):
         return Prompt(before + ids)
-    kept = min(_common_length(ids, encode(text + more)) for more in _NEXT[text[-1].isspace()])
+    kept = min(common_length(ids, encode(text + more)) for more in _NEXT[text[-1].isspace()])
     while (end := _text(tokenizer, ids[kept:])) is None or (not end and text[-1].isspace()):
         kept -= 1  # to the beginning of a character, and before the last one if that is white space
     if any(text in end for text in _end_texts(tokenizer)):  # to spell it again could end the text
@@ -70,7 +70,8 @@ def _end_texts(tokenizer: Tokenizer) -> list[str]:
     return [text for text in texts if text]
 
 
-def _common_length(ids: list[int], others: list[int]) -> int:
+def common_length(ids: Sequence[int], others: Sequence[int]) -> int:
+    """How many ids at the beginning are the same."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, others, strict=False)))
 
 

@@ -4,15 +4,16 @@ No processor changes its arguments in place. A token that must not be drawn gets
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from minigpt.config import SamplingConfig, parse_logit_bias
 from minigpt.device import to_device
 from minigpt.errors import ConfigError
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 
 class LogitsProcessor(Protocol):
@@ -175,91 +176,55 @@ def _ban(logits: Tensor, banned: Tensor, tokens: Tensor) -> Tensor:
     return logits.scatter_reduce(1, tokens.clamp(0, v - 1), limits, "amin")  # padding, -1, is never banned
 
 
-# Filters of the distribution
+# Truncations: each keeps some of a row's most likely tokens, and all that tie with the last of them. If one forbids the
+# least likely of a row's K most likely tokens, it would forbid all others too.
 
 
-class Truncation(ABC):
-    """A processor that keeps only some of each row's most likely tokens, and all of them that tie with the last one.
-
-    It can be applied to each row's K most likely tokens instead of all V: if it forbids the least likely of those, it
-    would forbid the others too.
-    """
-
-    needs_history = False
-
-    def __call__(self, logits: Tensor, _history: Tensor | None = None, _n_new: int = 0) -> Tensor:
-        return self.truncate(logits)
-
-    @abstractmethod
-    def truncate(self, logits: Tensor, mass: float | Tensor = 1.0) -> Tensor:
-        """Truncates logits (B, K) that hold the share `mass` of their row's probability, a number or (B, 1)."""
-
-
-class TopK(Truncation):
-    """Keeps each row's k most likely tokens; all if k is above V.
+def top_k(logits: Tensor, k: int) -> Tensor:
+    """Keeps each row's k most likely tokens; all if k is above V: (B, V) -> (B, V).
 
     Source: Fan et al. 2018, section 5.4.
     """
-
-    def __init__(self, k: int) -> None:
-        self.k = k
-
-    def truncate(self, logits: Tensor, _mass: float | Tensor = 1.0) -> Tensor:
-        kth = logits.topk(min(self.k, logits.shape[-1]), dim=-1).values[..., -1:]  # (B, 1)
-        return logits.masked_fill(logits < kth, -math.inf)
+    kth = logits.topk(min(k, logits.shape[-1]), dim=-1).values[..., -1:]  # (B, 1)
+    return logits.masked_fill(logits < kth, -math.inf)
 
 
-class TopP(Truncation):
-    """Keeps each row's smallest set of most likely tokens with a total probability of at least p.
+def top_p(logits: Tensor, p: float, mass: float | Tensor = 1.0) -> Tensor:
+    """Keeps each row's smallest set of most likely tokens with a total probability of at least p: (B, K) -> (B, K).
 
+    The logits hold the share `mass` of their row's probability, a number or (B, 1).
     Source: Holtzman et al. 2020, section 3.1 (nucleus sampling).
     """
-
-    def __init__(self, p: float) -> None:
-        self.p = p
-
-    def truncate(self, logits: Tensor, mass: float | Tensor = 1.0) -> Tensor:
-        ordered = logits.sort(dim=-1, descending=True).values  # (B, K)
-        probability = ordered.softmax(dim=-1)
-        before = probability.cumsum(dim=-1) - probability  # the mass of all more likely tokens
-        return logits.masked_fill(logits < _last(ordered, before < self.p / mass), -math.inf)
+    ordered = logits.sort(dim=-1, descending=True).values  # (B, K)
+    probability = ordered.softmax(dim=-1)
+    before = probability.cumsum(dim=-1) - probability  # the mass of all more likely tokens
+    return logits.masked_fill(logits < _last(ordered, before < p / mass), -math.inf)
 
 
-class MinP(Truncation):
-    """Keeps the tokens at least `p`, above 0, times as likely as each row's most likely one.
+def min_p(logits: Tensor, p: float) -> Tensor:
+    """Keeps the tokens at least `p`, above 0, times as likely as each row's most likely one: (B, V) -> (B, V).
 
     Source: Nguyen et al. 2024, section 3.
     """
-
-    def __init__(self, p: float) -> None:
-        self.p = p
-
-    def truncate(self, logits: Tensor, _mass: float | Tensor = 1.0) -> Tensor:
-        return logits.masked_fill(logits < logits.amax(dim=-1, keepdim=True) + math.log(self.p), -math.inf)
+    return logits.masked_fill(logits < logits.amax(dim=-1, keepdim=True) + math.log(p), -math.inf)
 
 
-class TypicalP:
+def typical_p(logits: Tensor, p: float) -> Tensor:
     """Keeps each row's smallest set of the most typical tokens with a total probability of at least p.
 
     A token is typical if its surprisal, -log p, is near the row's entropy, which is the expected surprisal. Ties with
     the least typical token are kept.
+    Shapes: (B, V) -> (B, V).
     Source: Meister et al. 2023, "Locally typical sampling".
     """
-
-    needs_history = False
-
-    def __init__(self, p: float) -> None:
-        self.p = p
-
-    def __call__(self, logits: Tensor, _history: Tensor | None = None, _n_new: int = 0) -> Tensor:
-        log_probability = logits.log_softmax(dim=-1)  # (B, V)
-        probability = log_probability.exp()
-        entropy = -(probability * log_probability).nansum(dim=-1, keepdim=True)  # (B, 1); 0 log 0 is NaN and counts 0
-        distance = (log_probability + entropy).abs()  # (B, V)
-        ordered, order = distance.sort(dim=-1)
-        probability = probability.gather(-1, order)
-        before = probability.cumsum(dim=-1) - probability  # the mass of all more typical tokens
-        return logits.masked_fill(distance > _last(ordered, before < self.p), -math.inf)
+    log_probability = logits.log_softmax(dim=-1)  # (B, V)
+    probability = log_probability.exp()
+    entropy = -(probability * log_probability).nansum(dim=-1, keepdim=True)  # (B, 1); 0 log 0 is NaN and counts 0
+    distance = (log_probability + entropy).abs()  # (B, V)
+    ordered, order = distance.sort(dim=-1)
+    probability = probability.gather(-1, order)
+    before = probability.cumsum(dim=-1) - probability  # the mass of all more typical tokens
+    return logits.masked_fill(distance > _last(ordered, before < p), -math.inf)
 
 
 def _last(ordered: Tensor, kept: Tensor) -> Tensor:
@@ -268,3 +233,86 @@ def _last(ordered: Tensor, kept: Tensor) -> Tensor:
     The first is always kept: a p below the smallest float32 is 0.
     """
     return ordered.gather(-1, kept.sum(dim=-1, keepdim=True).clamp(min=1) - 1)
+
+
+# The processors that the settings of a SamplingConfig ask for
+
+_MAX_DIGITS = 18  # of a token's id in an option; torch's integers hold them
+
+
+class CheckedProcessor:
+    """A caller's processor: it gets its own copy of the logits, and its result is checked."""
+
+    def __init__(self, processor: LogitsProcessor) -> None:
+        self.processor = processor
+        self.needs_history = getattr(processor, "needs_history", True)
+
+    def __call__(self, logits: Tensor, history: Tensor, n_new: int) -> Tensor:
+        result = self.processor(logits.clone(), history, n_new)
+        name = getattr(self.processor, "__name__", type(self.processor).__name__)
+        if not isinstance(result, Tensor) or result.shape != logits.shape:
+            given = f"a tensor of shape {tuple(result.shape)}" if isinstance(result, Tensor) else repr(result)
+            raise ConfigError(f"logits processor {name} must return logits of shape {tuple(logits.shape)}, not {given}")
+        if result.isnan().any() and not logits.isnan().any():  # NaN from the model is reported as such later
+            raise ConfigError(f"logits processor {name} must not return NaN; use -inf to forbid a token")
+        return result.float()
+
+
+def configured_processors(config: SamplingConfig, tokenizer: Tokenizer | None) -> Iterator[LogitsProcessor]:
+    """The penalties and bans of a config, in transformers' order."""
+    if config.logit_bias:
+        yield LogitBias([_token_bias(entry, tokenizer) for entry in config.logit_bias])
+    if config.repetition_penalty != 1:
+        yield RepetitionPenalty(config.repetition_penalty)
+    if config.frequency_penalty != 0 or config.presence_penalty != 0:
+        yield FrequencyPenalty(config.frequency_penalty, config.presence_penalty)
+    if config.no_repeat_ngram_size > 0:
+        yield NoRepeatNGram(config.no_repeat_ngram_size)
+    if config.bad_words:
+        if tokenizer is None:
+            raise ConfigError(f"bad_words ({', '.join(map(repr, config.bad_words))}) need a tokenizer")
+        yield BadWords([ids for text in config.bad_words for ids in _spellings(text, tokenizer)])
+    if config.min_new_tokens > 0:
+        if tokenizer is None:
+            raise ConfigError(f"min_new_tokens ({config.min_new_tokens}) needs a tokenizer")
+        yield MinNewTokens(config.min_new_tokens, tokenizer.end_ids)
+
+
+def _spellings(text: str, tokenizer: Tokenizer) -> list[list[int]]:
+    """The tokens of a bad word, without and with a space before it; for the name of a special token, also that token.
+
+    Raises: ConfigError for a text without tokens, such as a space that the tokenizer drops.
+    """
+    spellings = [tokenizer.encode(space + text) for space in ("", " ")]
+    if not all(spellings):
+        raise ConfigError(
+            f"bad_words ({text!r}) must contain a token, but this model's tokenizer finds none in it; give another text"
+        )
+    return [*spellings, [tokenizer.special[text]]] if text in tokenizer.special else spellings
+
+
+def _token_bias(entry: str, tokenizer: Tokenizer | None) -> tuple[int, float]:
+    """The token id and the number of one `logit_bias`: `#318=2.5` is an id, others are the exact text of one token, or
+    the name of a special token.
+
+    Raises: ConfigError for a text of several tokens or of none, or without a tokenizer, and for an id that the
+    tokenizer does not have.
+    """
+    token, bias = parse_logit_bias(entry)
+    if token.startswith("#") and token[1:].isdecimal():
+        if len(token) > _MAX_DIGITS:
+            raise ConfigError(f"logit_bias ({entry!r}) must name the id of a token, which has fewer digits")
+        if tokenizer is not None and int(token[1:]) >= tokenizer.vocab_size:
+            raise ConfigError(f"logit_bias of {token} must be for an id from 0 to {tokenizer.vocab_size - 1}")
+        return int(token[1:]), bias
+    if tokenizer is None:
+        raise ConfigError(f"logit_bias ({entry!r}) needs a tokenizer, or an id such as '#318=2.5'")
+    ids = [tokenizer.special[token]] if token in tokenizer.special else tokenizer.encode(token)
+    if not ids:
+        raise ConfigError(
+            f"logit_bias ({entry!r}) must name one token, but this model's tokenizer finds none in {token!r}"
+        )
+    if len(ids) > 1:
+        pieces = ", ".join(f"{tokenizer.decode([piece])!r} (#{piece})" for piece in ids)
+        raise ConfigError(f"logit_bias ({entry!r}) must name one token, but {token!r} is {len(ids)}: {pieces}")
+    return ids[0], bias

@@ -10,16 +10,18 @@ from torch import Tensor
 from minigpt.config import SamplingConfig
 from minigpt.device import to_device
 from minigpt.errors import ConfigError, GenerationError
-from minigpt.generation.configured_processors import CheckedProcessor, configured_processors, configured_truncations
 from minigpt.generation.constraint import TextConstraint, TextState
 from minigpt.generation.logits_processors import (
     BanTokens,
+    CheckedProcessor,
     LogitsProcessor,
-    TopK,
-    TopP,
-    TypicalP,
+    configured_processors,
+    min_p,
+    top_k,
+    top_p,
+    typical_p,
 )
-from minigpt.native.drawing import draw_tokens
+from minigpt.native.operations import draw_tokens
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -42,7 +44,7 @@ class Sampler:
        minimum of new tokens, the caller's processors, and a ban of ids that have no token. At last `constraint`, if
        there is a tokenizer and the states of the rows are given: the text stays UTF-8.
        Temperature 0 and beam search then take the most likely tokens; the next steps are for drawing.
-    2. `temperature`, `truncations` (top-k, top-p, min-p), `typical_p`.
+    2. Temperature, top-k, top-p, min-p, typical-p.
     3. The draw, a pure function of the seed, the sample and the step.
 
     Methods take logits (B, V) and a `history` (B, T) int64: all tokens so far, with -1 as the padding of shorter rows
@@ -70,8 +72,6 @@ class Sampler:
         )
         self.needs_history = any(getattr(processor, "needs_history", True) for processor in self.processors)
         self.temperature = min(max(config.temperature, _COLDEST), _HOTTEST)
-        self.truncations = configured_truncations(config)
-        self.typical_p = TypicalP(config.typical_p) if config.typical_p < 1 else None
 
     def process(self, logits: Tensor, history: Tensor, n_new: int, states: Sequence[TextState] | None = None) -> Tensor:
         """The logits after all `processors` and the constraint: (B, V) -> (B, V) float32.
@@ -84,23 +84,6 @@ class Sampler:
         if states is None or self.constraint is None:
             return processed
         return self.constraint.apply(processed, logits, states)
-
-    def distribution(
-        self, logits: Tensor, history: Tensor, n_new: int, states: Sequence[TextState] | None = None
-    ) -> Tensor:
-        """The probabilities that `choose` draws from: (B, V) -> (B, V) float32, one-hot at temperature 0.
-
-        The reference for `choose` in tests.
-        Raises: as `choose`.
-        """
-        processed = self.process(logits, history, n_new, states)
-        result = torch.zeros_like(processed)
-        largest, tokens = _largest(processed)
-        _check_largest(largest, logits)
-        if self.config.temperature == 0:
-            return result.scatter_(1, tokens, 1.0)
-        probability, ids, _ = self._candidates(self._scale(processed, largest), processed.shape[1])
-        return result.scatter_(1, ids, probability)
 
     def choose(
         self,
@@ -155,8 +138,8 @@ class Sampler:
             if largest.device.type == "cpu" and all(map(math.isfinite, largest.flatten().tolist())):
                 return tokens.squeeze(1)  # a tenth of a small model's token faster
             return tokens.masked_fill_(_is_not_finite(largest), UNDECIDED).squeeze(1)
-        if self.typical_p is None:
-            config = self.config
+        config = self.config
+        if config.typical_p == 1:
             drawn = draw_tokens(processed, numbers, self.temperature, config.top_k, config.top_p, config.min_p)
             if drawn is not None:
                 return drawn
@@ -198,8 +181,8 @@ class Sampler:
         most likely tokens. That is enough for the rows whose least likely one is dropped, which the third value names:
         (B, 1) bool, or None for all rows.
         """
-        v = logits.shape[1]
-        if not self.truncations:
+        v, config = logits.shape[1], self.config
+        if config.top_k is None and config.top_p == 1 and config.min_p == 0:
             return self._probability(logits), torch.arange(v, device=logits.device).expand_as(logits), None
         kept, ids, complete = self._truncate(logits, min(k, v))
         return self._probability(kept), ids, complete if k < v else None
@@ -213,20 +196,23 @@ class Sampler:
         ids = logits.topk(k, dim=-1).indices.sort(dim=-1).values  # (B, K); topk has no order of equal logits
         kept, order = logits.gather(1, ids).sort(dim=-1, descending=True, stable=True)  # (B, K), (B, K)
         ids = ids.gather(1, order)
+        config, complete = self.config, torch.ones_like(kept[:, -1:], dtype=torch.bool)
         mass: float | Tensor = 1.0  # after top-k, the tokens that are left hold all of the probability
-        if isinstance(self.truncations[0], TopP):
+        if config.top_k is not None:
+            kept = top_k(kept, config.top_k)
+            complete = kept[:, -1:] == -math.inf  # top-p needs all tokens that tie with the last one
+        elif config.top_p < 1:
             mass = logits.softmax(dim=-1).gather(1, ids).sum(dim=-1, keepdim=True)  # (B, 1)
-        complete: Tensor | bool = True
-        for truncation in self.truncations:
-            kept = truncation.truncate(kept, mass)
-            if isinstance(truncation, TopK):  # top-p after it needs all tokens that tie with the last one
-                complete = kept[:, -1:] == -math.inf
+        if config.top_p < 1:
+            kept = top_p(kept, config.top_p, mass)
+        if config.min_p > 0:
+            kept = min_p(kept, config.min_p)
         return kept, ids, complete & (kept[:, -1:] == -math.inf)
 
     def _probability(self, kept: Tensor) -> Tensor:
         """The probabilities of the tokens that are left: (B, K) -> (B, K)."""
-        if self.typical_p is not None:
-            kept = self.typical_p(kept)
+        if self.config.typical_p < 1:
+            kept = typical_p(kept, self.config.typical_p)
         return kept.softmax(dim=-1)
 
 

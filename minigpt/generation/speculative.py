@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.native import NativeEngine
+from minigpt.generation.healing import common_length
 
 _MAX_NGRAM = 4  # tokens at the end of the text that are looked up earlier in it
 _MAX_DRAFT = 7  # tokens
@@ -62,7 +63,7 @@ class PromptLookup:
 
 def default_drafter(engine: Engine) -> PromptLookup | None:
     """`PromptLookup` for engines whose logits for several tokens at once equal those for one; None for others."""
-    return None if isinstance(engine, TorchEngine) else PromptLookup()
+    return PromptLookup() if isinstance(engine, NativeEngine) else None
 
 
 class DraftModel:
@@ -93,11 +94,7 @@ class DraftModel:
 
     def _catch_up(self, tokens: Sequence[int]) -> Tensor:
         """Rewinds rejected draft tokens and reads the new tokens: logits (V,) of the next one."""
-        same = next(
-            (at for at, (a, b) in enumerate(zip(self._read, tokens, strict=False)) if a != b),
-            min(len(self._read), len(tokens)),
-        )
-        same = min(same, len(tokens) - 1)  # at least one token is read, for its logits
+        same = min(common_length(self._read, tokens), len(tokens) - 1)  # at least one token is read, for its logits
         if same == 0 or self._n_starts != self.engine.n_starts:
             logits = self.engine.start([tokens])[0]
             self._read, self._n_starts = list(tokens), self.engine.n_starts

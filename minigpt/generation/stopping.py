@@ -72,8 +72,11 @@ class StopFilter:
             return self._show(min(ends)[1]), True
         if self.until is not None and (decided := text.rstrip(_OPEN[self.until])):
             self.searched = length + len(decided)
-        held_back = max([self._gap(), self._open_line(), *(self._partial(stop) for stop in self.stops)])
-        return self._show(len(self.text) - held_back), False
+        held_back = [self._partial(stop) for stop in self.stops]
+        held_back.append(int(self.one_turn and self.text.endswith("\n")))  # perhaps the end of the turn
+        if self.until == "paragraph":  # perhaps the gap after it
+            held_back.append(len(self.text) - max(self.searched, self.shown))
+        return self._show(len(self.text) - max(held_back)), False
 
     def flush(self) -> str:
         """The text that was held back, at the end of the stream."""
@@ -115,11 +118,3 @@ class StopFilter:
         pending = self.text[self.shown :]
         longest = min(len(stop) - 1, len(pending))
         return next((size for size in range(longest, 0, -1) if pending.endswith(stop[:size])), 0)
-
-    def _gap(self) -> int:
-        """How many characters at the end of the text may be the gap after a paragraph."""
-        return len(self.text) - max(self.searched, self.shown) if self.until == "paragraph" else 0
-
-    def _open_line(self) -> int:
-        """How many characters at the end of the text may be the line break before another turn."""
-        return int(self.one_turn and self.text.endswith("\n"))

@@ -109,7 +109,8 @@ def generate_pieces(
         if config.beams > 1:
             yield from _search(engine, tokenizer, encoded, config, sampler)
         elif config.best_of > 1:
-            yield from _sample_best(engine, tokenizer, encoded, config, sampler, alternatives, drafter)
+            drawn = _sample(engine, tokenizer, encoded, config, sampler, alternatives or 0, drafter)
+            yield from _best(drawn, tokenizer, config, len(prompts))
         else:
             yield from _sample(engine, tokenizer, encoded, config, sampler, alternatives, drafter)
 
@@ -143,19 +144,16 @@ def _sample(
         decoder.drop(ended)
 
 
-def _sample_best(
-    engine: Engine, tokenizer: Tokenizer, prompts: list[Prompt], config: SamplingConfig, sampler: Sampler,
-    alternatives: int | None, drafter: Drafter | None,
-) -> Iterator[Piece]:  # fmt: skip
+def _best(pieces: Iterator[Piece], tokenizer: Tokenizer, config: SamplingConfig, n_prompts: int) -> Iterator[Piece]:
     """The `samples` most likely of `best_of` continuations of each prompt, after all have ended."""
-    drawn: list[list[Piece]] = [[] for _ in range(len(prompts) * config.best_of)]
-    for piece in _sample(engine, tokenizer, prompts, config, sampler, alternatives or 0, drafter):
+    drawn: list[list[Piece]] = [[] for _ in range(n_prompts * config.best_of)]
+    for piece in pieces:
         drawn[piece.row].append(piece)
-    for number in range(len(prompts)):
+    for number in range(n_prompts):
         own = drawn[number * config.best_of : (number + 1) * config.best_of]
-        own.sort(key=lambda pieces: bits_per_byte([piece.token for piece in pieces], tokenizer))
-        for index, pieces in enumerate(own[: config.samples]):
-            for piece in pieces:
+        own.sort(key=lambda row: bits_per_byte([piece.token for piece in row], tokenizer))
+        for index, row in enumerate(own[: config.samples]):
+            for piece in row:
                 yield replace(piece, row=number * config.samples + index)
 
 

@@ -30,7 +30,7 @@ from minigpt.storage.huggingface import (
     unused_heads,
 )
 from minigpt.storage.tensors import LazyTensor, TensorSource
-from minigpt.tokenizer.config_files import read_end_ids
+from minigpt.tokenizer.config_files import read_config
 from minigpt.tokenizer.files import has_tokenizer
 from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -76,7 +76,7 @@ def scales_attention(values: Mapping[str, Any]) -> dict[str, bool]:
 
 def _ids_only(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
     """What stands for the tokenizer of a model that has none, and a note."""
-    known = [id for id in read_end_ids(folder) if 0 <= id < config.vocab_size]
+    known = [id for id in read_config(folder).stop_ids if 0 <= id < config.vocab_size]
     end, *others = known or [config.vocab_size - 1]
     ends = f"each of the ids {', '.join(map(str, known))} ends" if others else f"the id {end} ends"
     note = f"no tokenizer: texts are token ids with spaces between them, and {ends} a text"
@@ -91,7 +91,7 @@ def _read_tokenizer(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[st
         tokenizer = Tokenizer.load(folder)
         return tokenizer, tokenizer_notes(tokenizer)
     if may_use_gpt2_vocabulary(config):
-        return Tokenizer.named("gpt2").with_end_ids(read_end_ids(folder)), [GPT2_VOCABULARY_ASSUMED]
+        return Tokenizer.named("gpt2").with_end_ids(read_config(folder).stop_ids), [GPT2_VOCABULARY_ASSUMED]
     raise CheckpointError(
         f"{folder} has no tokenizer, and its model has {config.vocab_size} tokens, not GPT-2's 50257; put the"
         " tokenizer.json that belongs to the model next to it, or import it for token ids only with --tokenizer none"

@@ -12,6 +12,8 @@ from minigpt.errors import ConfigError
 from minigpt.evaluation.perplexity import sliced_logits
 from minigpt.model.gpt import GPT, check_module, eval_mode
 
+_PASSAGE_TOKENS = 96
+
 
 @dataclass(frozen=True)
 class Predictions:
@@ -124,6 +126,16 @@ def mean_bits(
     bits = -float(predictions.logprobs[:-1].double().sum()) / math.log(2)
     n_bytes = sum(int(token_lengths[id]) for id in ids[1:] if id < len(token_lengths))
     return (bits / (len(ids) - 1) if len(ids) > 1 else None), (bits / n_bytes if n_bytes else None)
+
+
+def passage(validation: np.ndarray, context: int) -> list[int]:
+    """The first tokens of the validation data, whose surprisal is recorded during a run."""
+    return validation[: min(_PASSAGE_TOKENS, context)].tolist()
+
+
+def surprisal(model: GPT, ids: Sequence[int]) -> list[float]:
+    """The loss of each token but the first, rounded to three decimals. Units: nats."""
+    return [round(-logprob, 3) for logprob in predict(model, ids, top=1).logprobs[:-1].tolist()]
 
 
 def _checked(model: GPT, ids: Sequence[int] | Tensor) -> Tensor:

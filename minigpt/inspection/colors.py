@@ -2,7 +2,7 @@
 
 import math
 
-from minigpt.pages.color_scale import CIVIDIS
+from minigpt.pages.document import CIVIDIS
 
 # The scale of terminals with 256 colors, by their numbers: of the fixed palette, those that are near cividis and get
 # brighter from one to the next. The nearest colors themselves repeat, and some are darker than the one before.

@@ -1,12 +1,8 @@
 """Decides which settings of a run may change when it is resumed.
 
-| setting                                         | with --resume                                            |
-|-------------------------------------------------|----------------------------------------------------------|
-| shape, tokenizer, model to fine-tune, its adapter, whether there is a teacher | never                        |
-| text, and how the model learns from it          | with --allow-change; recorded in training.json           |
-| length, evaluation but eval_tokens, saving, machine but dtype | freely                                     |
-
-The kind of a setting follows from its heading in the help; the exceptions are named here.
+Never: the shape, the tokenizer, the model to fine-tune, its adapter, whether there is a teacher. With --allow-change,
+recorded in training.json: the text, and how the model learns from it. Freely: the length, evaluation but eval_tokens,
+saving, the machine but dtype. The kind of a setting follows from its heading in the help; exceptions are named here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,8 +47,7 @@ def changes_in(record: RunRecord, begun: Resumable, asked: Mapping[str, Any], na
     training = begun.training
     has: dict[str, Any] = {**begun.model.to_dict(), **training.to_dict(), **begun.reading.to_dict()}
     has |= {"preset": record.preset, "tokenizer": record.tokenizer, "from": record.base}
-    has["lora"] = bool(training.lora)
-    has["lora_embedding"] = bool(training.lora_embedding)  # a run from before this setting did not train it
+    has |= {"lora": bool(training.lora), "lora_embedding": bool(training.lora_embedding)}
     if training.batch_tokens is None:  # the batch is given either in sequences or in tokens
         has["batch_tokens"] = f"{training.batch_size} sequences"
     else:

@@ -61,7 +61,6 @@ class TeacherTrained:
 
     @property
     def text(self) -> str:
-        """A sentence for the user."""
         figures = f"{count(self.finished.step, 'step')} in {duration(self.finished.seconds)}"
         if self.finished.bits_per_byte is not None:
             tokens = count(self.finished.validation_tokens, "held-out token")
@@ -88,7 +87,6 @@ class SpeedChange:
 
     @property
     def text(self) -> str:
-        """A sentence for the user."""
         change = "training is faster than measured"
         if self.tokens_per_second < self.measured:
             change = "this machine is doing other things" if self.others_compute else "training is slower than measured"

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterator
+from itertools import takewhile
 
 from minigpt.data.corpus import Corpus
 
@@ -22,21 +23,14 @@ def example_prompt(corpus: Corpus) -> str | None:
     """
     tokens = corpus.validation if len(corpus.validation) > 1 else corpus.train
     text = b"\n".join(corpus.tokenizer.document_bytes(tokens[:_TOKENS])).decode(errors="replace")
-    best: tuple[bool, bool, int] = (False, False, 0)
-    prompt = None
-    for line in _beginnings(text):
+
+    def rank(line: str) -> tuple[bool, int]:
         words = _first_words(line)
-        rank = (_is_mostly_letters(words), len(line) >= _LINE, min(len(line), _LINE))
-        if rank > best:
-            best, prompt = rank, words
-        if all(best):
-            break
-    return prompt
+        is_prose = 2 * sum(map(str.isalpha, words)) > sum(not character.isspace() for character in words)
+        return is_prose, min(len(line), _LINE)
 
-
-def _is_mostly_letters(text: str) -> bool:
-    """Whether more than half of the characters that are not spaces are letters."""
-    return 2 * sum(map(str.isalpha, text)) > sum(not character.isspace() for character in text)
+    best = max(_beginnings(text), key=rank, default=None)
+    return None if best is None else _first_words(best)
 
 
 def _beginnings(text: str) -> Iterator[str]:
@@ -47,31 +41,18 @@ def _beginnings(text: str) -> Iterator[str]:
     first, *lines = text.split("\n")
     sentences = re.split(r"(?<=[.!?])\s+|(?<=[。！？])", first)
     for line in [*lines, *sentences[1:], sentences[0]]:
-        found = _printable(line.strip()).strip()
+        found = "".join(takewhile(lambda each: each.isprintable() and each != _REPLACEMENT, line.strip())).strip()
         if found and not found.startswith("-") and any(map(str.isalpha, found)):
             yield found
-
-
-def _printable(line: str) -> str:
-    """The characters of a line before the first one that is not printable."""
-    for index, character in enumerate(line):
-        if not character.isprintable() or character == _REPLACEMENT:
-            return line[:index]
-    return line
 
 
 def _first_words(line: str) -> str:
     """The first words of a line, without the space after them; of a script without spaces, the first characters."""
     end = min(len(line), _WITHOUT_SPACES)
-    if _has_words(line):
+    if line.count(" ") >= len(line) / _LONGEST_WORD:  # in Chinese, Japanese and Thai it is not
         ends = [match.end() for match in re.finditer(r"\S+", line) if match.end() <= _LONGEST]
         enough = [end for end in ends[_WORDS - 1 :] if end >= _SHORTEST]
         end = (enough or ends[-1:] or [_LONGEST])[0]
     while end < len(line) and unicodedata.combining(line[end]):
         end += 1
     return line[:end]
-
-
-def _has_words(line: str) -> bool:
-    """Whether words are separated by spaces: in Chinese, Japanese and Thai they are not."""
-    return line.count(" ") >= len(line) / _LONGEST_WORD

@@ -3,8 +3,9 @@
 import os
 import signal
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from minigpt.config import TrainConfig
@@ -14,7 +15,7 @@ from minigpt.jobs.find_run import find_run
 from minigpt.jobs.pages import keep_report, write_pages
 from minigpt.jobs.plan import Plan
 from minigpt.jobs.plan_run import plan_run
-from minigpt.jobs.request import Request, Sources
+from minigpt.jobs.request import Request
 from minigpt.jobs.start_run import prepare, start_run
 from minigpt.jobs.train_job import train_job
 from minigpt.run_options import RunOptions
@@ -23,6 +24,8 @@ from minigpt.threads import respect_cpu_quota, sharing_cores
 from minigpt.training.clock import Control
 from minigpt.training.events import Finished, Notice
 
+Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+"""Text files, folders or globs; `-` is standard input."""
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
@@ -194,12 +197,13 @@ def _request(
     *,
     allow_change: bool = False,
 ) -> Request:
-    options = RunOptions.of({**settings, "from": base})
-    return Request.of(sources, name=name, checkpoints=checkpoints, options=options, allow_change=allow_change)
+    several = [sources] if isinstance(sources, str | os.PathLike) else sources
+    texts, options = tuple(os.fspath(each) for each in several), RunOptions.of({**settings, "from": base})
+    folder = Path(checkpoints)
+    return Request(sources=texts, name=name, checkpoints=folder, options=options, allow_change=allow_change)
 
 
 def _result(generator: Generator[Event, None, Result]) -> Result:
-    """The value that the generator returns."""
     while True:
         try:
             next(generator)

@@ -39,7 +39,6 @@ class Model:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
         return self.checkpoint.tokenizer
 
     @property
@@ -73,18 +72,9 @@ class Model:
         >>> for piece in minigpt.load("corpus").stream("Once upon a time", seed=1):
         ...     _ = sys.stderr.write(piece)
         """
-        config = _sampling_config(sampling)
-        return self._stream(prompt, config, processors)
-
-    def _stream(
-        self, prompt: str | Sequence[int], config: SamplingConfig, processors: Sequence[LogitsProcessor]
-    ) -> Iterator[str]:
-        drafter = default_drafter(self.engine)
-        for piece in generate_pieces(
-            self.engine, self.tokenizer, [prompt], config, processors=processors, drafter=drafter
-        ):
-            if piece.text:
-                yield piece.text
+        config, drafter = _sampling_config(sampling), default_drafter(self.engine)
+        pieces = generate_pieces(self.engine, self.tokenizer, [prompt], config, processors=processors, drafter=drafter)
+        return (piece.text for piece in pieces if piece.text)
 
 
 def load(
@@ -125,10 +115,7 @@ def load(
 
 
 def _sampling_config(sampling: dict[str, Any]) -> SamplingConfig:
-    """The sampling settings; a setting of several texts also takes a single text or a list.
-
-    Raises: ConfigError.
-    """
+    """The sampling settings; a setting of several texts also takes a single text or a list."""
     known = SamplingConfig.__dataclass_fields__
     for name in sampling.keys() - known.keys():
         raise ConfigError(f"unknown sampling setting {name!r}; there are: {', '.join(sorted(known))}")
@@ -141,7 +128,6 @@ def _sampling_config(sampling: dict[str, Any]) -> SamplingConfig:
 
 
 def _strings(value: Any) -> Any:
-    """A single text or a list as a tuple; SamplingConfig refuses anything else."""
     if isinstance(value, str):
         return (value,)
     return tuple(value) if isinstance(value, Iterable) else value

@@ -16,7 +16,7 @@ from minigpt.optional_packages import check_installed
 
 if TYPE_CHECKING:
     from minigpt.storage.run import Run
-    from minigpt.training.events import Event
+    from minigpt.training.events import Evaluation, Event, Finished, Step
 
 
 def check_loggers(names: Iterable[str]) -> None:
@@ -51,11 +51,12 @@ def open_loggers(
     try:
         for name in names:
             try:
-                loggers[name] = _start(name, run, title)
-            except ConfigError as error:
+                loggers[name] = _LOGGERS[name](run, title)
+            except Exception as error:  # the packages document no exceptions
+                why = f"--log {name} cannot start ({first_line_of(error)}); {_LOGGERS[name].start_hint}"
                 if required:
-                    raise
-                report(f"{error}; training continues without it")
+                    raise ConfigError(why) from error
+                report(f"{why}; training continues without it")
         yield lambda event: attempt(lambda logger: logger.write(event))
     finally:
         attempt(lambda logger: logger.close())
@@ -103,39 +104,29 @@ class _Logger:
         """Declares that this step comes next; entries already written for it or for later steps are void."""
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Writes the metrics of a step by name."""
         raise NotImplementedError
 
     def log_sample(self, step: int, text: str) -> None:
-        """Writes the text generated after a step."""
         raise NotImplementedError
 
     def flush(self) -> None:
         """Writes to disk, because a run that is resumed from here does not log these events again."""
 
     def close(self) -> None:
-        """Writes the rest and ends."""
         raise NotImplementedError
 
 
-def _metrics(event: "Event") -> dict[str, float]:
+def _metrics(event: "Step | Evaluation | Finished") -> dict[str, float]:
     """An event's metrics by the names of their charts; a prefix before a slash groups charts."""
-    from minigpt.training.events import Evaluation, Finished, Step
+    from minigpt.training.events import Evaluation, Step
 
-    names: dict[type, dict[str, str]] = {
-        Step: {
-            "train/loss": "loss",
-            "train/learning_rate": "learning_rate",
-            "train/gradient_norm": "gradient_norm",
-            "train/tokens_per_second": "tokens_per_second",
-        },
-        Evaluation: {"validation/loss": "validation_loss", "validation/bits_per_byte": "bits_per_byte"},
-        Finished: {"best/validation_loss": "validation_loss", "best/bits_per_byte": "bits_per_byte"},
-    }
-    values = {name: getattr(event, field) for name, field in names[type(event)].items()}
-    if isinstance(event, Step) and not event.is_scored:
-        del values["train/loss"]
-    return {name: value for name, value in values.items() if value is not None}
+    if isinstance(event, Step):
+        names = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")[0 if event.is_scored else 1 :]
+        return {f"train/{name}": getattr(event, name) for name in names}
+    if isinstance(event, Evaluation):
+        return {"validation/loss": event.validation_loss, "validation/bits_per_byte": event.bits_per_byte}
+    best = {"best/validation_loss": event.validation_loss, "best/bits_per_byte": event.bits_per_byte}
+    return {name: value for name, value in best.items() if value is not None}
 
 
 class _TensorBoardLogger(_Logger):
@@ -210,10 +201,3 @@ class _WandbLogger(_Logger):
 
 
 _LOGGERS: dict[str, type[_Logger]] = {"tensorboard": _TensorBoardLogger, "wandb": _WandbLogger}
-
-
-def _start(name: str, run: "Run", title: str) -> _Logger:
-    try:
-        return _LOGGERS[name](run, title)
-    except Exception as error:  # the packages document no exceptions
-        raise ConfigError(f"--log {name} cannot start ({first_line_of(error)}); {_LOGGERS[name].start_hint}") from error

@@ -2,21 +2,21 @@
 
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 
-from minigpt.config import ReadingConfig
+from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.source_files import path_from_here
 from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.jobs.find_run import LENGTH
 from minigpt.jobs.job import Job
 from minigpt.jobs.resume import last_state
-from minigpt.jobs.suspects import Suspects, find_suspects
 from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.planning.defaults import usual_learning_rate
 from minigpt.planning.expectation import ExpectedRange, continued_range
-from minigpt.planning.learning_curve import Trend, trend
 from minigpt.planning.plan import LEARNING
 from minigpt.storage.run_record import Result, RunRecord
 from minigpt.units import count
@@ -31,10 +31,33 @@ _MOST_DROPOUT = 0.5  # that is proposed
 _GPT2 = "gpt2"
 _LONG_COMMAND = 300  # characters of texts, from which on a command does not list them
 _FREQUENCY_SAMPLE = 1_000_000  # tokens of the validation text
-_OF_THE_TEXT = (
-    *(field.name for field in fields(ReadingConfig)),
-    "loss_on",
-)  # options that a new run on the same text needs again
+# Options that a new run on the same text needs again.
+_OF_THE_TEXT = (*(field.name for field in fields(ReadingConfig)), "loss_on")
+_FEWEST = 5  # evaluations that show a trend
+_QUARTER = 0.75  # the trend is that of the last quarter of the steps
+_IMPROVING, _WORSE = 0.005, 0.01  # the least change, as a fraction of the bits per byte
+_TOO_HIGH, _TOO_LOW = 3.0, 0.1  # times the usual learning rate
+_SUSPECT_GROUPS = ("Batch", "Optimization")
+_HARMLESS = {"context_length", "micro_batch_size", "optimizer", "schedule", "loss_on", "distill", "distill_weight"}
+_SUSPECTS = {"dropout"} | {
+    name
+    for name, field in TrainConfig.__dataclass_fields__.items()
+    if field.metadata["group"] in _SUSPECT_GROUPS and name not in _HARMLESS
+}
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The course of the validation loss towards the end of a run.
+
+    `before` and `now` are bits per byte: of the best evaluation and the last one if it was `rising`, else at three
+    quarters of the steps and at the end. `since` is the step of `before`.
+    """
+
+    direction: Literal["falling", "flat", "rising"]
+    since: int
+    before: float
+    now: float
 
 
 @dataclass(frozen=True)
@@ -67,6 +90,37 @@ def next_steps(job: Job) -> list[NextStep]:
     return [*_of_trend(job, record, record.result, course), *_of_text(job, record)]
 
 
+def trend(evaluations: Sequence[tuple[int, float]]) -> Trend | None:
+    """The trend of evaluations (step, bits per byte) in order; None for fewer than five."""
+    if len(evaluations) < _FEWEST:
+        return None
+    last_step, now = evaluations[-1]
+    best_step, best = min(evaluations, key=lambda evaluation: evaluation[1])
+    if now > best * (1 + _WORSE):
+        return Trend("rising", best_step, best, now)
+    since, before = min(evaluations[:-1], key=lambda evaluation: abs(evaluation[0] - _QUARTER * last_step))
+    return Trend("falling" if now < before * (1 - _IMPROVING) else "flat", since, before, now)
+
+
+def find_suspects(
+    record: RunRecord, model: GPTConfig, config: TrainConfig, *, diverged: bool
+) -> tuple[str, tuple[str, ...]]:
+    """A sentence on the given settings that can be why a run diverged, or else why it learned nothing, and their names.
+
+    Both are empty if there are none.
+    """
+    asked = {} if record.asked is None else record.asked.to_dict()
+    rate, usual = config.learning_rate, usual_learning_rate(model, config, fine_tuning=record.base is not None)
+    if rate > _TOO_HIGH * usual or (not diverged and rate < _TOO_LOW * usual):
+        how = "high" if rate > usual else "low"
+        return f"the learning rate is too {how}: {rate:g}; runs of this size use {usual:g}", ("learning_rate",)
+    names = tuple(name for name in asked if name in _SUSPECTS or (name, asked[name]) == ("dtype", "float16"))
+    if not names:
+        return "", ()
+    settings = ", ".join(f"--{name.replace('_', '-')} {asked[name]}" for name in names)
+    return f"{settings} may be why; omit {'it' if len(names) == 1 else 'them'}", names
+
+
 def _of_failure(job: Job, record: RunRecord, result: Result) -> Iterator[NextStep]:
     """Names the settings to change after a run that was rolled back or learned nothing."""
     state = last_state(job.run)
@@ -85,18 +139,17 @@ def _of_failure(job: Job, record: RunRecord, result: Result) -> Iterator[NextSte
         )
     else:
         return
-    suspects = find_suspects(record, job.model.config, job.config, diverged=bool(rollbacks))
-    if suspects is None:
-        return
-    yield NextStep(f"{what}; {suspects.text}:", _without(record, suspects))
+    suspects, names = find_suspects(record, job.model.config, job.config, diverged=bool(rollbacks))
+    if suspects:
+        yield NextStep(f"{what}; {suspects}:", _without(record, names))
 
 
-def _without(record: RunRecord, suspects: Suspects) -> tuple[tuple[str, ...], ...]:
+def _without(record: RunRecord, suspects: Collection[str]) -> tuple[tuple[str, ...], ...]:
     """The command of a new run with the length and the options of this one, without the suspects."""
     texts, training = _shown_sources(record), record.training
     if texts is None or training is None or record.asked is None:
         return ()
-    options = _options(record, record.asked.given - LENGTH - set(suspects.names))
+    options = _options(record, record.asked.given - LENGTH - set(suspects))
     length = [(f"--{name}", _number(value)) for name in LENGTH if (value := getattr(training, name)) is not None]
     return (("train", *texts, *options, *length[0]),)
 
@@ -136,9 +189,9 @@ def _of_trend(job: Job, record: RunRecord, result: Result, course: Trend) -> Ite
         return
     base = ("--from", record.base) if record.base else ()
     options = _options(record, _OF_THE_TEXT)
-    suspects = find_suspects(record, job.model.config, job.config, diverged=True)
-    if course.direction == "rising" and suspects is not None and suspects.names == ("learning_rate",):
-        yield NextStep(f"{suspects.text}:", _without(record, suspects))
+    suspects, names = find_suspects(record, job.model.config, job.config, diverged=True)
+    if course.direction == "rising" and names == ("learning_rate",):
+        yield NextStep(f"{suspects}:", _without(record, names))
     more = "MORE_TEXT=1" if "--mix" in options else "MORE_TEXT"
     yield NextStep("more text of the same kind helps most:", (("train", *texts, more, *options, *base),))
     if course.direction == "rising" and record.base is None and (dropout := _more_dropout(job)):
@@ -165,18 +218,17 @@ def _number(value: float) -> str:
 
 def _continuation(job: Job, record: RunRecord, result: Result) -> NextStep:
     """The command for a longer run, and what to expect of it where that can be said."""
-    config = job.config
-    times, option, value, shown = 1.0, "", "", ""
+    config, times, option = job.config, _LONGER, "--steps"
     if config.minutes is not None:
         minutes = max((each for each in _ROUND if each <= _LONGER * config.minutes), default=0)
         minutes = minutes if minutes > config.minutes else math.ceil(_LONGER * config.minutes)
         times, option, value, shown = minutes / config.minutes, "--minutes", f"{minutes}", count(minutes, "minute")
     elif config.epochs is not None:
-        epochs = _LONGER * config.epochs
-        times, option, value, shown = _LONGER, "--epochs", f"{epochs:g}", f"{epochs:g} epochs"
+        option, value = "--epochs", f"{_LONGER * config.epochs:g}"
+        shown = f"{value} epochs"
     else:
         steps = round(_LONGER * (result.step or 0))
-        times, option, value, shown = _LONGER, "--steps", f"{steps}", count(steps, "step")
+        value, shown = f"{steps}", count(steps, "step")
     expected = _forecast(job, record, result, times)
     said = f"; 4 of 5 such runs end at {expected} bits per byte" if expected else ""
     command = ("train", "--resume", "--name", job.run.directory.name, option, value)
@@ -195,7 +247,6 @@ def _forecast(job: Job, record: RunRecord, result: Result, times: float) -> Expe
 
 
 def _of_text(job: Job, record: RunRecord) -> Iterator[NextStep]:
-    """Proposes GPT-2 for a short English text."""
     texts = _shown_sources(record)
     if record.base is not None or texts is None or not job.corpus.has_text or job.corpus.train_bytes > _SHORT_TEXT:
         return

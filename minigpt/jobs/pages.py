@@ -56,11 +56,8 @@ def keep_report(
                         opened = None
                     continue
                 if page is not None:
-                    if isinstance(event, Step):
-                        page.step(event)
-                    elif isinstance(event, Notice | SpeedChange | TeacherTrained):
-                        page.notice(event.text)
-                    elif isinstance(event, Evaluation | Sample):
+                    page.observe(event)
+                    if isinstance(event, Evaluation | Sample):
                         yield from attempt(page.write)
                 ended = ended or isinstance(event, Finished)
                 yield event
@@ -105,19 +102,15 @@ class RunningReport:
         self._step: Step | None = None
         self._written = self._cost = 0.0
 
-    def step(self, step: Step) -> None:
-        """Notes how far the run has come."""
-        self._step = step
-
-    def notice(self, text: str) -> None:
-        """Notes a notice for the next page, which shows the last of them."""
-        self._notices = [*self._notices[-_MOST_NOTICES + 1 :], one_line(text)]
+    def observe(self, event: Event) -> None:
+        """Notes how far the run has come, and what the next page says."""
+        if isinstance(event, Step):
+            self._step = event
+        elif isinstance(event, Notice | SpeedChange | TeacherTrained):
+            self._notices = [*self._notices[-_MOST_NOTICES + 1 :], one_line(event.text)]
 
     def write(self) -> None:
-        """Writes the page, unless the last one took more than a hundredth of the time since.
-
-        Raises: CheckpointError if it cannot be written.
-        """
+        """Writes the page, unless the last one took more than a hundredth of the time since."""
         began = time.time()
         if self._cost > _SHARE * (began - self._written):
             return
@@ -131,9 +124,6 @@ class RunningReport:
         self._written, self._cost = began, time.time() - began
 
     def end(self) -> None:
-        """Writes the page of a run that was left before its end, which no longer reloads itself.
-
-        Raises: CheckpointError if it cannot be written.
-        """
+        """Writes the page of a run that was left before its end, which no longer reloads itself."""
         if self._written:
             write_report([self._run.directory], self._path, problems=[])

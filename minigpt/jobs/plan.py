@@ -3,7 +3,6 @@
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -21,14 +20,6 @@ from minigpt.training.fine_tuning import trained_parameters
 from minigpt.units import count, duration, size
 
 _CENTURY = 100 * 365.25 * 24 * 3600  # seconds; many systems cannot represent a later time
-
-
-class PlanRow(NamedTuple):
-    """A line of the table: what it is, its value, and the options that change it."""
-
-    name: str
-    value: str
-    options: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +43,6 @@ class Plan:
 
     @property
     def model(self) -> GPTConfig:
-        """The model's shape."""
         return self.settings.model
 
     @property
@@ -76,8 +66,8 @@ class Plan:
         """The bits per byte, `low` to `high`, that four of five runs end with; None where nothing can be said."""
         return self.settings.expected
 
-    def rows(self) -> list[PlanRow]:
-        """The table of the plan."""
+    def rows(self) -> list[tuple[str, str, str]]:
+        """The table of the plan: in each line what it is, its value, and the options that change it."""
         corpus, settings, model, training = self.corpus, self.settings, self.model, self.training
         held_out, patience = "nothing held out, so it cannot stop early", 0
         if len(corpus.validation) > 1:
@@ -85,69 +75,49 @@ class Plan:
             held_out = f"{size(corpus.validation_bytes)} held out for validation ({corpus.held_out})"
         fine_tuned = settings.preset == FINE_TUNED  # the model to fine-tune has a tokenizer and a shape
         tokens = f"{len(corpus.train):,}, {corpus.train_bytes / len(corpus.train):.2f} bytes of text each"
-        speed = f"{self.tokens_per_second:,.0f} tokens/s, measured on this machine"
+        layers = f"{count(model.n_layer, 'layer')}, {count(model.n_head, 'head')}, width {model.n_embd}"
         batch = f"{count(training.sequences_per_step, 'sequence')}, {settings.tokens_per_step:,} tokens per step"
+        early = f"after {count(patience, 'evaluation')} without improvement" if patience else "never"
+        memory = f"about {size(settings.memory)}, PyTorch itself not counted"
+        learning = f"{training.optimizer}, learning rate {training.learning_rate:g}"
+        tokenizer = f"{corpus.tokenizer.name}, {corpus.tokenizer.vocab_size:,} tokens"
+        device = f"{self.device}, {training.dtype}" + (f": {settings.why_dtype}" if settings.why_dtype else "")
         rows = [
-            PlanRow("text", f"{size(corpus.train_bytes)}, {held_out}", "--validation-fraction"),
-            PlanRow(
-                "tokenizer",
-                f"{corpus.tokenizer.name}, {corpus.tokenizer.vocab_size:,} tokens",
-                "" if fine_tuned else "--tokenizer",
-            ),
-            PlanRow("tokens", tokens, ""),
+            ("text", f"{size(corpus.train_bytes)}, {held_out}", "--validation-fraction"),
+            ("tokenizer", tokenizer, "" if fine_tuned else "--tokenizer"),
+            ("tokens", tokens, ""),
             *self._loss_rows(),
-            PlanRow(
-                "model",
-                f"{settings.preset}, {model.n_parameters:,} parameters",
-                "--from" if fine_tuned else "--preset",
-            ),
-            PlanRow(
-                "",
-                f"{count(model.n_layer, 'layer')}, {count(model.n_head, 'head')}, width {model.n_embd}",
-                "" if fine_tuned else "--n-layer --n-head --n-embd",
-            ),
+            ("model", f"{settings.preset}, {model.n_parameters:,} parameters", "--from" if fine_tuned else "--preset"),
+            ("", layers, "" if fine_tuned else "--n-layer --n-head --n-embd"),
             *self._trained_rows(),
-            PlanRow("context", f"{training.context_length} tokens", "--context-length"),
-            PlanRow("dropout", f"{model.dropout:g}, token noise {training.token_noise:g}", "--dropout --token-noise"),
-            PlanRow("", f"BPE-dropout {training.bpe_dropout:g}", "--bpe-dropout"),
-            PlanRow("batch", batch, "--batch-tokens" if training.batch_tokens else "--batch-size"),
-            PlanRow(
-                "optimizer",
-                f"{training.optimizer}, learning rate {training.learning_rate:g}",
-                "--optimizer --learning-rate",
-            ),
-            *self._embedding_rows(),
-            *self._softmax_rows(),
-            PlanRow("schedule", training.schedule, "--schedule --cooldown"),
-            PlanRow("length", self._length(), "--minutes --steps --epochs"),
-            PlanRow("", self._other_lengths(), ""),
+            ("context", f"{training.context_length} tokens", "--context-length"),
+            ("dropout", f"{model.dropout:g}, token noise {training.token_noise:g}", "--dropout --token-noise"),
+            ("", f"BPE-dropout {training.bpe_dropout:g}", "--bpe-dropout"),
+            ("batch", batch, "--batch-tokens" if training.batch_tokens else "--batch-size"),
+            ("optimizer", learning, "--optimizer --learning-rate"),
+            *self._vocabulary_rows(),
+            ("schedule", training.schedule, "--schedule --cooldown"),
+            ("length", self._length(), "--minutes --steps --epochs"),
+            ("", self._other_lengths(), ""),
             *self._teacher_rows(),
-            PlanRow("speed", speed, ""),
-            PlanRow(
-                "memory",
-                f"about {size(settings.memory)}, PyTorch itself not counted",
-                "--micro-batch-size --checkpoint-activations",
-            ),
-            PlanRow(
-                "early stop",
-                f"after {count(patience, 'evaluation')} without improvement" if patience else "never",
-                "--patience",
-            ),
-            PlanRow("device", f"{self.device}, {self._dtype()}", "--device --dtype"),
-            PlanRow("seed", str(training.seed), "--seed"),
+            ("speed", f"{self.tokens_per_second:,.0f} tokens/s, measured on this machine", ""),
+            ("memory", memory, "--micro-batch-size --checkpoint-activations"),
+            ("early stop", early, "--patience"),
+            ("device", device, "--device --dtype"),
+            ("seed", str(training.seed), "--seed"),
         ]
         if self.expected is not None:
             expected = f"{self.expected} bits per byte after about {count(self.steps, 'step')}"
-            rows += [PlanRow("expected", expected, ""), PlanRow("", "the range of 4 of 5 runs on other texts", "")]
+            rows += [("expected", expected, ""), ("", "the range of 4 of 5 runs on other texts", "")]
         return rows
 
     def __str__(self) -> str:
         rows = self.rows()
-        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-        lines = [f"{row.name:{widths[0]}}  {row.value:{widths[1]}}  {row.options}".rstrip() for row in rows]
+        first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+        lines = [f"{name:{first}}  {value:{second}}  {options}".rstrip() for name, value, options in rows]
         return "\n".join([str(self.directory), *lines, *self.notes])
 
-    def _trained_rows(self) -> list[PlanRow]:
+    def _trained_rows(self) -> list[tuple[str, str, str]]:
         """Which weights are trained, if not all of them."""
         training, n_trained = self.training, trained_parameters(self.model, self.training)
         if training.lora:
@@ -156,47 +126,41 @@ class Plan:
             if training.base_dtype != "float32":
                 what += f"; the base model in {training.base_dtype}"
             options = "--lora-rank --lora-alpha --lora-targets --lora-embedding --base-dtype --no-lora"
-            return [PlanRow("trained", what, options)]
+            return [("trained", what, options)]
         if training.freeze:
             what = f"{n_trained:,} parameters; {count(training.freeze, 'lower block')} and the embeddings are frozen"
-            return [PlanRow("trained", what, "--freeze")]
+            return [("trained", what, "--freeze")]
         return []
 
-    def _embedding_rows(self) -> list[PlanRow]:
-        """How the embeddings are trained, if not as everything else."""
-        training, rows = self.training, []
+    def _vocabulary_rows(self) -> list[tuple[str, str, str]]:
+        """How embeddings are trained, if not as all weights, and the softmax's share of the vocabulary, if not all."""
+        training, vocab_size, rows = self.training, self.model.vocab_size, []
         if training.embedding_weight_decay not in (None, training.weight_decay):
             what = f"weight decay {training.embedding_weight_decay:g}"
-            rows.append(PlanRow("embeddings", what, "--embedding-weight-decay"))
+            rows.append(("embeddings", what, "--embedding-weight-decay"))
         if training.spelling_features:
             what = "tokens of like spelling share updates"
-            rows.append(PlanRow("" if rows else "embeddings", what, "--no-spelling-features"))
+            rows.append(("" if rows else "embeddings", what, "--no-spelling-features"))
+        if training.samples_vocabulary(vocab_size):
+            what = f"about {training.sampled_softmax:,} of {vocab_size:,} tokens, sampled in each training step"
+            rows.append(("softmax", what, "--sampled-softmax"))
         return rows
 
-    def _softmax_rows(self) -> list[PlanRow]:
-        """How much of the vocabulary a training step compares its targets with, if not all of it."""
-        training, vocab_size = self.training, self.model.vocab_size
-        if not training.samples_vocabulary(vocab_size):
-            return []
-        what = f"about {training.sampled_softmax:,} of {vocab_size:,} tokens, sampled in each training step"
-        return [PlanRow("softmax", what, "--sampled-softmax")]
-
-    def _teacher_rows(self) -> list[PlanRow]:
+    def _teacher_rows(self) -> list[tuple[str, str, str]]:
         teacher = self.settings.teacher
         if teacher is None:
             return []
-        seconds = teacher.training_seconds
-        if (minutes := teacher_settings(self.training).minutes) is not None:
-            seconds = 60 * minutes
+        minutes = teacher_settings(self.training).minutes
+        seconds = teacher.training_seconds if minutes is None else 60 * minutes
         what = f"trains a teacher for {duration(seconds)}, then the model that learns from it"
-        return [PlanRow("teacher", what, "--distill --distill-weight")]
+        return [("teacher", what, "--distill --distill-weight")]
 
-    def _loss_rows(self) -> list[PlanRow]:
+    def _loss_rows(self) -> list[tuple[str, str, str]]:
         if self.corpus.train_speakers is None:
             return []
         but = "" if self.corpus.scores_all("all") else " without messages of weight 0"
         every = f"of all turns of the conversations{but}"
-        return [PlanRow("loss", self.training.scored_text or every, "--loss-on")]
+        return [("loss", self.training.scored_text or every, "--loss-on")]
 
     def _length(self) -> str:
         training = self.training
@@ -211,10 +175,6 @@ class Plan:
         if self.training.minutes:
             return f"about {count(self.steps, 'step')}, {epochs}"
         return count(self.steps, "step") if self.training.epochs else epochs
-
-    def _dtype(self) -> str:
-        why, dtype = self.settings.why_dtype, self.training.dtype
-        return f"{dtype}: {why}" if why else dtype
 
 
 def _amount(number: float, unit: str) -> str:

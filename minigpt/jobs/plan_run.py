@@ -9,7 +9,6 @@ import torch
 
 from minigpt import device
 from minigpt.config import TrainConfig
-from minigpt.data.corpus import Corpus
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError
 from minigpt.evaluation import baselines
@@ -36,16 +35,14 @@ from minigpt.training.events import Notice
 # seconds.
 _LAST_MEASUREMENT, _LONGEST_MEASUREMENT = 1.0, 5.0
 _LAST_SHARE = 0.008  # of a budget in minutes
+_SLOWER = 1.05  # times as long as in the last measurement: for less, the choices are not made again
 _MUCH_COPIED = 0.05  # of the held-out text
 
 
 def plan_run(
     request: Request, processes: int = 1, local_processes: int = 1, progress: ByteProgress | None = None
 ) -> Generator[Event, None, Plan]:
-    """Reads the text, measures this machine and plans the run; yields the plan, then a notice for each of its notes.
-
-    Raises: MinigptError.
-    """
+    """Reads the text, measures this machine and plans the run; yields the plan, then a notice for each of its notes."""
     if not request.sources:
         raise ConfigError("there is no text to train on; give a text file: minigpt train corpus.txt")
     options, checkpoints = request.options, request.checkpoints
@@ -53,15 +50,13 @@ def plan_run(
     dtype = device.resolve_dtype(options.training.dtype, target)
     base = yield from _open_base(options, checkpoints)
     corpus = yield from read_corpus(
-        request.sources,
-        base.tokenizer if base else options.tokenizer,
-        options.reading,
-        progress,
+        request.sources, base.tokenizer if base else options.tokenizer, options.reading, progress
     )
     corpus.check_loss_on(options.training.loss_on)
     began, others = time.perf_counter(), OtherPrograms()
     yield Activity("measuring the baselines on the held-out text")
-    measured, copied = tuple(baselines.cheap_baselines(corpus)), _copied_share(corpus)
+    measured = tuple(baselines.cheap_baselines(corpus))
+    copied = 0.0 if corpus.train_speakers is not None else baselines.copied_share(corpus)  # a chat log repeats prompts
     yield Activity("measuring this machine")
     stats, memory = CorpusStats.of(corpus, measured), device.free_memory(target)
     if base is None:
@@ -103,16 +98,9 @@ def plan_run(
     slowed = others.cores()
     notes = _notes(request, settings.training, target, directory, slowed, copied, corpus)
     planned = Plan(
-        request=request,
-        directory=directory,
-        corpus=corpus,
-        settings=settings,
-        base=base,
-        device=target,
-        baselines=measured,
-        notes=(*settings.notes, *notes),
-        seconds=time.perf_counter() - began,
-    )
+        request=request, directory=directory, corpus=corpus, settings=settings, base=base, device=target,
+        baselines=measured, notes=(*settings.notes, *notes), seconds=time.perf_counter() - began,
+    )  # fmt: skip
     yield Planned(planned)
     for note in planned.notes:
         yield Notice(0, note)
@@ -132,14 +120,8 @@ def _measured_settings(
     seconds = _LAST_SHARE * 60 * (settings.training.minutes or 0) / (1 if settings.teacher is None else 2)
     again = functools.partial(measure, seconds=min(max(seconds, _LAST_MEASUREMENT), _LONGEST_MEASUREMENT))
     measured = settings.measured_again(again)
-    if not settings.was_slower_than(measured):
-        return measured
-    return plan_with(timer.corrected(settings.slowdown(measured))).measured_again(again)
-
-
-def _copied_share(corpus: Corpus) -> float:
-    """The fraction of the held-out text that the training text contains too; 0 of a chat log, which repeats prompts."""
-    return 0.0 if corpus.train_speakers is not None else baselines.copied_share(corpus)
+    slowdown = settings.slowdown(measured)
+    return measured if slowdown <= _SLOWER else plan_with(timer.corrected(slowdown)).measured_again(again)
 
 
 def _notes(
@@ -151,11 +133,8 @@ def _notes(
     copied: float,
     corpus: Corpus,
 ) -> Iterator[str]:
-    """Sentences on a held-out text that occurs in the training text, on a speed measured without torch.compile, without
-    compiled C code or beside other programs, and on a name already taken.
-
-    `others` is the number of cores that other programs used, `copied` the fraction of the held-out text.
-    """
+    """Sentences for the user; `others` is the number of cores that other programs used, `copied` the fraction of the
+    held-out text that is in the training text too."""
     if copied >= _MUCH_COPIED:
         drop = "--deduplicate drops documents that repeat another, and " if corpus.n_documents > 1 else ""
         advice = f"; {drop}minigpt corpus shows where" if corpus.has_text else ""
@@ -176,10 +155,7 @@ def _notes(
 
 
 def _open_base(options: RunOptions, checkpoints: Path) -> Generator[Event, None, Checkpoint | None]:
-    """The model to fine-tune, if any.
-
-    Raises: CheckpointError; ConfigError for another tokenizer than the model's.
-    """
+    """The model to fine-tune, if any."""
     if options.base is None:
         for name in ("lora", "freeze"):
             if getattr(options.training, name):

@@ -5,15 +5,15 @@ from collections.abc import Generator, Iterator, Sequence
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.corpus_cache import cache_root
+from minigpt.data.find_files import shown
 from minigpt.data.mixture import scan_texts
-from minigpt.data.skipped import shown
 from minigpt.data.sources import Scan
 from minigpt.data.token_files import TokenFile
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError
 from minigpt.importers.token_tokenizer import tokenizer_of
 from minigpt.jobs.events import Activity, Event
-from minigpt.planning.vocabulary import plan_tokenizer
+from minigpt.planning.defaults import plan_tokenizer
 from minigpt.storage.run_record import CorpusRecord
 from minigpt.tokenizer.bpe_training import requested_vocab_size
 from minigpt.tokenizer.tokenizer import Tokenizer

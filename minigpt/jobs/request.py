@@ -1,20 +1,15 @@
 """A training run as a user asks for it."""
 
-import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minigpt.data.pipes import is_pipe
+from minigpt.data.find_files import is_pipe
 from minigpt.data.source_files import absolute_path, without_compression
 from minigpt.errors import ConfigError, quoted
 from minigpt.jobs.changes import is_free
 from minigpt.run_options import RunOptions
 from minigpt.tokenizer.display import plain_name
-
-Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-"""Text files, folders or globs, or files of tokens; `-` is standard input."""
 
 _LONGEST_NAME = 200  # bytes; file systems allow 255, and temporary folders add to it
 
@@ -44,26 +39,6 @@ class Request:
                 f"name ({self.name!r}) must be a plain folder name in {self.checkpoints}: without slashes, newlines "
                 "and control characters, and not beginning with a dot"
             )
-
-    @classmethod
-    def of(
-        cls,
-        sources: Sources,
-        *,
-        name: str | None,
-        checkpoints: str | os.PathLike[str],
-        options: RunOptions,
-        allow_change: bool = False,
-    ) -> "Request":
-        """The request with one text or several, and paths of any kind."""
-        several = [sources] if isinstance(sources, str | os.PathLike) else sources
-        return cls(
-            sources=tuple(os.fspath(each) for each in several),
-            name=name,
-            checkpoints=Path(checkpoints),
-            options=options,
-            allow_change=allow_change,
-        )
 
     @property
     def run_name(self) -> str:

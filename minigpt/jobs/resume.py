@@ -52,10 +52,7 @@ def weights_without_state(run: Run) -> int | None:
 
 
 def has_ended(run: Run) -> bool:
-    """Whether the run has a result, and no older state: if its last state could not be saved, an earlier one goes on.
-
-    Raises: CheckpointError if the state is damaged.
-    """
+    """Whether the run has a result, and no older state: if its last state was not saved, an earlier one goes on."""
     result = run.record.result
     if result is None:
         return False
@@ -73,25 +70,18 @@ def has_unfinished_teacher(run: Run) -> bool:
 
 def teacher_step(run: Run) -> int | None:
     """The step of the last saved state of the run's teacher, if that has one and has not ended."""
-    if not has_unfinished_teacher(run) or not exists(run.teacher_path / TRAINING):
-        return None
-    state = last_state(Run.open(run.teacher_path))
-    return None if state is None else state.step
+    begun = has_unfinished_teacher(run) and exists(run.teacher_path / TRAINING)
+    state = last_state(Run.open(run.teacher_path)) if begun else None
+    return state.step if state else None
 
 
 def last_state(run: Run) -> Progress | None:
-    """The progress of the run's last saved state, if it has one.
-
-    Raises: CheckpointError if it is damaged.
-    """
+    """The progress of the run's last saved state, if it has one."""
     return _progress(run.last_path, run.last_progress())
 
 
 def resume_point(run: Run, budget: Budget) -> Progress | None:
-    """The progress of the saved state from which the run continues with this budget, if it has one.
-
-    Raises: CheckpointError if it is damaged.
-    """
+    """The progress of the saved state from which the run continues with this budget, if it has one."""
     last = last_state(run)
     if last is None:
         return None
@@ -118,10 +108,7 @@ def resume_run(
 
 
 def write_changes(job: Job) -> None:
-    """Writes the changed settings of a resumed run.
-
-    Raises: CheckpointError if they cannot be written.
-    """
+    """Writes the changed settings of a resumed run."""
     run = job.run
     if read_config(run.directory).dropout != job.model.config.dropout:
         write_config(run.directory, job.model, job.corpus.tokenizer)
@@ -130,7 +117,12 @@ def write_changes(job: Job) -> None:
 
 def _resume(run: Run, request: Request, processes: int, progress: ByteProgress | None) -> Generator[Event, None, Job]:
     directory, record = run.directory, run.record
-    begun = _resumable(run)
+    begun = record.resumable()
+    if begun is None:
+        raise ConfigError(
+            f"{directory} was begun by train() in Python, and its record does not say how to continue; resume it there "
+            f"with train(..., resume=True), or start a new run from its weights with --from {directory.name}"
+        )
     if (step := weights_without_state(run)) is not None:
         raise ConfigError(
             f"{directory} holds its weights of step {step:,} but no state to resume; start a new run from those "
@@ -198,17 +190,6 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
     return Job(model, corpus, config, run, resume=True)
 
 
-def _resumable(run: Run) -> Resumable:
-    begun = run.record.resumable()
-    if begun is None:
-        raise ConfigError(
-            f"{run.directory} was begun by train() in Python, and its record does not say how to continue; resume it "
-            "there with train(..., resume=True), or start a new run from its weights with --from "
-            f"{run.directory.name}"
-        )
-    return begun
-
-
 def _changed_settings(
     begun: Resumable, request: Request, changes: list[Change]
 ) -> tuple[GPTConfig, TrainConfig, ReadingConfig]:
@@ -243,10 +224,7 @@ def load_weights(run: Run) -> tuple[GPT, Tokenizer]:
 
 
 def _load_adapted(run: Run, shape: GPTConfig, config: TrainConfig) -> tuple[GPT, Tokenizer]:
-    """The base model with the run's adapter, and the run's tokenizer.
-
-    Raises: CheckpointError if the base model is missing or has changed.
-    """
+    """The base model with the run's adapter, and the run's tokenizer."""
     base = load_base(run.directory, run.record.adapter_base, mapped=config.base_dtype != "float32")
     model = GPT.from_tensors(shape, base.state_dict())
     apply_fine_tuning(model, config)
@@ -259,10 +237,6 @@ def _load_adapted(run: Run, shape: GPTConfig, config: TrainConfig) -> tuple[GPT,
 
 
 def _progress(path: Path, entries: dict[str, Any] | None) -> Progress | None:
-    """The progress of a saved state.
-
-    Raises: CheckpointError if it is damaged.
-    """
     return None if entries is None else Progress.from_dict(entries, f"{path} is damaged: its progress")
 
 
@@ -319,10 +293,7 @@ def _read_corpus(
     run: Run, begun: Resumable, request: Request, reading: ReadingConfig, tokenizer: Tokenizer,
     progress: ByteProgress | None,
 ) -> Generator[Event, None, Corpus]:  # fmt: skip
-    """The corpus to continue with: the requested text, or the run's own; from the cache if that came through a pipe.
-
-    Raises: ConfigError if a text from a pipe would have to be read again; DataError.
-    """
+    """The corpus to continue with: the requested text, or the run's own; from the cache if that came through a pipe."""
     if request.sources:
         return (yield from read_corpus(request.sources, tokenizer, reading, progress))
     if "-" not in begun.sources:

@@ -1,7 +1,6 @@
 """Compares the speed of a run with the one that its plan measured, and says once what to expect if it differs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from minigpt.jobs.events import SpeedChange
 from minigpt.planning.planned_settings import PlannedSettings
@@ -15,19 +14,6 @@ _STRETCHES = 3  # in a row that differ, so that a moment does not count
 _WARMUP = 3  # steps
 
 
-@dataclass
-class _Stretch:
-    """Some steps in a row: their number, their seconds, the cores that other programs used meanwhile, and the speed.
-
-    Unit: `speed` as a fraction of the measured one.
-    """
-
-    steps: int = 0
-    seconds: float = 0.0
-    others: float = 0.0
-    speed: float = 1.0
-
-
 class SpeedMonitor:
     """Observes the steps of a run that has just been planned with these settings."""
 
@@ -36,33 +22,37 @@ class SpeedMonitor:
         training = settings.steps * settings.seconds_per_step
         self._length = min(_MAX_SECONDS, max(_MIN_SECONDS, _FRACTION * training))  # seconds
         self._warmup, self._is_done = _WARMUP, False
-        self._stretch = _Stretch()
-        self._differing: list[_Stretch] = []  # the last ones, in a row, all slower or all faster
+        self._steps, self._seconds = 0, 0.0  # of the stretch
+        # The steps, seconds and cores used by others of the last stretches, in a row, all slower or all faster.
+        self._differing: list[tuple[int, float, float]] = []
+        self._is_faster = False  # those stretches
 
     def observe(self, step: Step) -> SpeedChange | None:
         """The change of speed, if this step completes what shows it."""
         if self._warmup or self._is_done:
             self._warmup = max(0, self._warmup - 1)
             return None
-        stretch = self._stretch
-        stretch.steps += 1
-        stretch.seconds += self.settings.tokens_per_step / step.tokens_per_second
-        if stretch.seconds < self._length:
+        self._steps += 1
+        self._seconds += self.settings.tokens_per_step / step.tokens_per_second
+        if self._seconds < self._length:
             return None
-        stretch.others, self._stretch = self._others(), _Stretch()
-        stretch.speed = self.settings.seconds_per_step * stretch.steps / stretch.seconds
-        alike = [other for other in self._differing if (other.speed > 1) == (stretch.speed > 1)]
-        self._differing = [] if _SLOWER < stretch.speed < _FASTER else [*alike, stretch]
+        others = self._others()  # since the stretch before
+        speed = self.settings.seconds_per_step * self._steps / self._seconds  # as a fraction of the measured one
+        if _SLOWER < speed < _FASTER or self._is_faster != (speed > 1):
+            self._differing.clear()
+        if not _SLOWER < speed < _FASTER:
+            self._differing.append((self._steps, self._seconds, others))
+        self._is_faster, self._steps, self._seconds = speed > 1, 0, 0.0
         if len(self._differing) < _STRETCHES:
             return None
         self._is_done = True
         return self._change(step, self._differing[1:])  # the first one may have begun at the measured speed
 
-    def _change(self, step: Step, stretches: list[_Stretch]) -> SpeedChange:
-        settings, seconds = self.settings, sum(stretch.seconds for stretch in stretches)
-        per_step = seconds / sum(stretch.steps for stretch in stretches)
+    def _change(self, step: Step, stretches: list[tuple[int, float, float]]) -> SpeedChange:
+        settings = self.settings
+        per_step = sum(seconds for _, seconds, _ in stretches) / sum(steps for steps, _, _ in stretches)
         now = settings.from_here(step.step, step.progress, per_step)
-        others_compute = all(stretch.others > TOLERANCE for stretch in stretches)
+        others_compute = all(others > TOLERANCE for _, _, others in stretches)
         return SpeedChange(
             step=step.step,
             tokens_per_second=settings.tokens_per_step / per_step,

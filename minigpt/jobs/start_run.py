@@ -50,7 +50,6 @@ def prepare(
     `restarted`: a launcher has started the command again that began the run.
 
     Of the `processes` that will train, `local_processes` are on this machine.
-    Raises: MinigptError.
     """
     directory = find_run(request, restarted=restarted) if resume or restarted else None
     if directory is not None:
@@ -83,7 +82,15 @@ def start_run(planned: Plan, processes: int = 1, *, keeps_plan: bool = False) ->
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         number=next_number(request.checkpoints),
         device=str(planned.device),
-        environment=_environment(planned.device, processes),
+        environment=Environment(
+            python=platform.python_version(),
+            system=platform.platform(),
+            cpu=_cpu_name(),
+            gpu=torch.cuda.get_device_name(planned.device) if planned.device.type == "cuda" else None,
+            cores=os.cpu_count(),
+            threads=torch.get_num_threads(),
+            processes=processes,
+        ),
         sources=request.absolute_sources,
         asked=RunOptions.of(request.asked),
         reading=request.options.reading,
@@ -140,18 +147,6 @@ def _adapter_base(base: Checkpoint) -> AdapterBase:
 
     name = None if has_scaled_queries(base.directory) else hub_name(base.directory)
     return AdapterBase(name=name or str(base.directory.resolve()), sha256=weights_hash(base.model))
-
-
-def _environment(target: torch.device, processes: int) -> Environment:
-    return Environment(
-        python=platform.python_version(),
-        system=platform.platform(),
-        cpu=_cpu_name(),
-        gpu=torch.cuda.get_device_name(target) if target.type == "cuda" else None,
-        cores=os.cpu_count(),
-        threads=torch.get_num_threads(),
-        processes=processes,
-    )
 
 
 def _cpu_name() -> str:

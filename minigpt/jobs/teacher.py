@@ -17,20 +17,13 @@ from minigpt.storage.run import Run
 
 @dataclass(frozen=True)
 class Teacher:
-    """A teacher, its run and its settings. `elapsed` is the part of the budget that was used when it ended, in seconds.
-
-    `resume` says that its run has begun before; `is_trained`, that it has ended.
-    """
+    """A teacher, its run and its settings; whether its run has begun before (`resume`) and has ended (`is_trained`)."""
 
     model: GPT
     run: Run
     config: TrainConfig
     resume: bool
     is_trained: bool
-
-    @property
-    def elapsed(self) -> float:
-        return self.run.record.seconds
 
 
 def open_teacher(job: Job) -> Teacher:
@@ -61,10 +54,7 @@ def open_teacher(job: Job) -> Teacher:
     return Teacher(model, run, config, resume=False, is_trained=False)
 
 
-def keep_with(run: Run, teacher: Teacher, job: Job) -> None:
-    """Saves the teacher in the folder of a run that was moved to a new one.
-
-    Raises: CheckpointError if it cannot be written.
-    """
-    if not exists(run.teacher_path / TRAINING):
-        save_checkpoint(run.teacher_path, teacher.model, job.corpus.tokenizer, teacher.run.record, new=True)
+def keep_teacher(teacher: Teacher, job: Job) -> None:
+    """Saves the teacher in the folder of a job's run that was moved to a new one."""
+    if not exists(job.run.teacher_path / TRAINING):
+        save_checkpoint(job.run.teacher_path, teacher.model, job.corpus.tokenizer, teacher.run.record, new=True)

@@ -9,10 +9,10 @@ from minigpt.config import TrainConfig
 from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.jobs.events import SpeedChange, Started, TeacherTrained
 from minigpt.jobs.job import Job
+from minigpt.jobs.next_steps import find_suspects
 from minigpt.jobs.resume import resume_point, write_changes
 from minigpt.jobs.speed_monitor import SpeedMonitor
-from minigpt.jobs.suspects import find_suspects
-from minigpt.jobs.teacher import Teacher, keep_with, open_teacher
+from minigpt.jobs.teacher import Teacher, keep_teacher, open_teacher
 from minigpt.storage.run import Run
 from minigpt.training import events, loop
 from minigpt.training.budget import Budget, planned_steps
@@ -22,10 +22,12 @@ from minigpt.training.events import Finished, Step
 from minigpt.training.progress import Progress
 from minigpt.training.spike_detection import RunDivergedError
 
+TrainingEvent = Started | TeacherTrained | SpeedChange | events.Event
+
 
 def train_job(
     job: Job, *, control: Control | None = None, world: World | None = None
-) -> Generator[Started | TeacherTrained | SpeedChange | events.Event, None, None]:
+) -> Generator[TrainingEvent, None, None]:
     """Trains the job; yields `Started`, then the events of `minigpt.train()`, and a `SpeedChange` if there is one.
 
     A distilled job trains its teacher first, unless that has ended already; `Finished` comes once, at the end.
@@ -35,15 +37,13 @@ def train_job(
     try:
         yield from _train(job, control, world)
     except RunDivergedError as error:
-        suspects = find_suspects(job.run.record, job.model.config, job.config, diverged=True)
-        if suspects is None:
+        suspects, _ = find_suspects(job.run.record, job.model.config, job.config, diverged=True)
+        if not suspects:
             raise
-        raise RunDivergedError(error.observed, suspects.text) from error
+        raise RunDivergedError(error.observed, suspects) from error
 
 
-def _train(
-    job: Job, control: Control | None, world: World | None
-) -> Iterator[Started | TeacherTrained | SpeedChange | events.Event]:
+def _train(job: Job, control: Control | None, world: World | None) -> Iterator[TrainingEvent]:
     if job.config.distill != "on":
         yield from _train_model(job, None, control, world)
         return
@@ -53,14 +53,14 @@ def _train(
             world.broadcast_object({"resume": teacher.resume, "is_trained": teacher.is_trained})
         if not teacher.is_trained and not (yield from _train_teacher(job, teacher, control, world)):
             return
-        yield from _train_model(replace(job, elapsed=teacher.elapsed), teacher, control, world)
+        yield from _train_model(replace(job, elapsed=teacher.run.record.seconds), teacher, control, world)
     finally:  # also if the caller leaves before the model begins
         job.run.unlock()
 
 
 def _train_teacher(
     job: Job, teacher: Teacher, control: Control | None, world: World | None
-) -> Generator[Started | TeacherTrained | events.Event, None, bool]:
+) -> Generator[TrainingEvent, None, bool]:
     """Trains the teacher to its end; returns whether it has reached that, and was not stopped before.
 
     Its events are those of training, with `TeacherTrained` instead of `Finished`.
@@ -89,7 +89,7 @@ def _train_teacher(
 
 def _train_model(
     job: Job, teacher: Teacher | None, control: Control | None, world: World | None
-) -> Iterator[Started | SpeedChange | events.Event]:
+) -> Iterator[TrainingEvent]:
     """Trains the job's model, with its trained teacher if it has one."""
     relocations = job.run.relocations
     try:
@@ -104,7 +104,7 @@ def _train_model(
             for event in training:
                 if teacher is not None and relocations != job.run.relocations:
                     relocations = job.run.relocations
-                    keep_with(job.run, teacher, job)
+                    keep_teacher(teacher, job)
                 yield event
                 if monitor is not None and isinstance(event, Step) and (change := monitor.observe(event)) is not None:
                     yield change

@@ -17,7 +17,6 @@ from minigpt.model.attention import CausalSelfAttention, attend
 from minigpt.model.gpt import GPT, Block
 from minigpt.model.kv_cache import LayerCache
 from minigpt.native import operations
-from minigpt.native.linear import linear, linear_fits, linear_gradients
 
 # Up to this many positions, PyTorch's fused kernel takes 1.5 to 5 times as long as the formula in bfloat16 on a CPU,
 # because its backward pass consists of small products. For longer sequences the formula's (T, T) weights cost more.
@@ -73,7 +72,7 @@ class Linear(nn.Linear):
     """`nn.Linear`; in C under autocast to bfloat16, on processors that multiply tiles of it."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if linear_fits(x, self.weight, self.bias, product_dtype(x)):
+        if operations.linear_fits(x, self.weight, self.bias, product_dtype(x)):
             return _Linear.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return super().forward(x)
 
@@ -159,12 +158,12 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x if any(ctx.needs_input_grad[1:]) else None, weight)
-        return linear(x, weight, bias)
+        return operations.linear(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return linear_gradients(gradient, *ctx.saved_tensors, of_input=ctx.needs_input_grad[0])
+        return operations.linear_gradients(gradient, *ctx.saved_tensors, of_input=ctx.needs_input_grad[0])
 
 
 class _Sum(torch.autograd.Function):

@@ -68,9 +68,9 @@ def adam_of_features(
     _check_updated(mean, square)
     updates, threads = torch.empty_like(mean), operations.thread_count(mean)
     buffer = mean.new_empty(threads, mean.shape[1])
-    operations.loaded().minigpt_adam_of_features(
-        updates.data_ptr(), mean.data_ptr(), square.data_ptr(), gradient._address, tokens.data_ptr(),
-        starts.data_ptr(), len(mean), coefficients, buffer.data_ptr(), threads,
+    operations.call(
+        "adam_of_features", updates, mean, square, gradient._address, tokens, starts, len(mean), coefficients, buffer,
+        threads,
     )  # fmt: skip
     return updates
 
@@ -87,9 +87,9 @@ def adam_of_tokens_(
     _check_updated(weight, mean, square)
     threads = operations.thread_count(weight)
     buffer = weight.new_empty(threads, 2, weight.shape[1])
-    operations.loaded().minigpt_adam_of_tokens(
-        weight.data_ptr(), mean.data_ptr(), square.data_ptr(), gradient._address, updates.data_ptr(),
-        features.data_ptr(), starts.data_ptr(), len(weight), kept, coefficients, buffer.data_ptr(), threads,
+    operations.call(
+        "adam_of_tokens", weight, mean, square, gradient._address, updates, features, starts, len(weight), kept,
+        coefficients, buffer, threads,
     )  # fmt: skip
 
 
@@ -102,10 +102,7 @@ def momenta_(momenta: Sequence[Tensor], gradients: Sequence[Tensor], beta: float
     for x, momentum, gradient in zip(result, momenta, gradients, strict=True):
         gradient = gradient.contiguous()
         _check_updated(momentum, gradient)
-        operations.loaded().minigpt_momentum(
-            operations.DTYPES[dtype], x.data_ptr(), momentum.data_ptr(), gradient.data_ptr(), x.numel(), beta,
-            operations.thread_count(x),
-        )  # fmt: skip
+        operations.call("momentum", dtype, x, momentum, gradient, x.numel(), beta, operations.thread_count(x))
     return result
 
 
@@ -118,9 +115,8 @@ def move_(weights: Sequence[Tensor], updates: Tensor, kept: float, factor: float
     _check_updated(*weights)
     for weight, update in zip(weights, updates, strict=True):
         assert weight.shape == update.shape
-        operations.loaded().minigpt_move(
-            operations.DTYPES[update.dtype], weight.data_ptr(), update.data_ptr(), weight.numel(), kept, factor,
-            operations.thread_count(weight),
+        operations.call(
+            "move", update.dtype, weight, update, weight.numel(), kept, factor, operations.thread_count(weight),
         )  # fmt: skip
 
 
@@ -133,12 +129,11 @@ def orthogonalize(matrices: Tensor, polynomials: Sequence[Sequence[float]], safe
     n, rows, columns = matrices.shape
     result, threads = torch.empty_like(matrices), min(operations.thread_count(matrices), n)
     coefficients = torch.tensor(polynomials, dtype=torch.float32, device=matrices.device)
-    dtype = operations.DTYPES[matrices.dtype]
-    room = operations.loaded().minigpt_orthogonalization_buffer(dtype, rows, columns)
+    room = operations.call("orthogonalization_buffer", matrices.dtype, rows, columns)
     buffer = matrices.new_empty(threads * room, dtype=torch.float32)
-    operations.loaded().minigpt_orthogonalize(
-        dtype, result.data_ptr(), matrices.data_ptr(), n, rows, columns, coefficients.data_ptr(), len(coefficients),
-        safety, buffer.data_ptr(), threads,
+    operations.call(
+        "orthogonalize", matrices.dtype, result, matrices, n, rows, columns, coefficients, len(coefficients), safety,
+        buffer, threads,
     )  # fmt: skip
     return result
 

@@ -10,6 +10,13 @@ from importlib import resources
 from string import Template
 from typing import Any
 
+# The colors of cividis at 0, 0.1, …, 1, from matplotlib: from dark blue to bright yellow, which color-blind readers can
+# read too.
+# Source: Nuñez, Anderton and Renslow 2018, "Optimizing colormaps with consideration for color vision deficiency".
+CIVIDIS = (
+    "00224e", "083370", "35456c", "4f576c", "666970", "7d7c78", "948e77", "aea371", "c8b866", "e5cf52", "fee838"
+)  # fmt: skip
+
 
 def read_asset(package: str, name: str) -> str:
     """A text file of a package's folder `assets`."""
@@ -21,11 +28,6 @@ def read_body(package: str, name: str) -> str:
     return re.sub(
         r"<!-- (\w+\.html) -->\n", lambda found: read_asset("minigpt.pages", found[1]), read_asset(package, name)
     )
-
-
-def palette() -> str:
-    """The style sheet that comes first in every page: the colours in light and dark, and what follows from them."""
-    return read_asset("minigpt.pages", "palette.css")
 
 
 def policy_source(text: str) -> str:
@@ -72,7 +74,7 @@ def document(
     policy: str = "",
     body: str = "",
 ) -> str:
-    """A self-contained page that runs the scripts on the data; its policy is `content_policy`, if none is given.
+    """A self-contained page that runs the scripts on the data and CIVIDIS; the default policy is `content_policy`.
 
     `kind` is noted in the page, as `mark_of` says. The palette comes before the styles, `body` before the scripts.
     Raises: ValueError for NaN or infinity in the data, which JSON cannot hold; give None instead.
@@ -84,14 +86,14 @@ def document(
         policy=html.escape(policy or content_policy(scripts, [joined]), quote=True),
         styles=joined,
         body=body,
-        data=script_json(data),
+        data=script_json({"scale": CIVIDIS, **data}),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
 
 
 def joined_styles(styles: Sequence[str]) -> str:
-    """The style element's text: the palette, then these style sheets."""
-    return "\n".join([palette(), *styles])
+    """The style element's text: the palette in light and dark, then these style sheets."""
+    return "\n".join([read_asset("minigpt.pages", "palette.css"), *styles])
 
 
 def mark_of(kind: str) -> str:

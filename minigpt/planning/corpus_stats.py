@@ -33,7 +33,6 @@ class CorpusStats:
 
     @classmethod
     def of(cls, corpus: Corpus, baselines: Iterable[Baseline]) -> "CorpusStats":
-        """The statistics of a corpus, of which these baselines were measured."""
         entropy = next((each.bits_per_byte for each in baselines if each.name == _ENTROPY), None)
         tokenizer = corpus.tokenizer
         return cls(len(corpus.train), corpus.train_bytes, tokenizer.vocab_size, entropy, bool(tokenizer.merges))

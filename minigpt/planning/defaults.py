@@ -1,8 +1,9 @@
-"""The rules of a plan: batch size, optimizer, learning rate, evaluation, and regularization.
+"""The rules of a plan: tokenizer, batch size, optimizer, learning rate, evaluation, and regularization.
 
 docs/experiments.md has the measurements.
 """
 
+import math
 from typing import Any
 
 from minigpt.config import GPTConfig, TrainConfig
@@ -20,6 +21,25 @@ _BPE_DROPOUT = ((2, 0.02), (9, 0.03), (13, 0.05))  # from so many passes over th
 _WITH_NEW_WORDS = ((0.5, 0.02), *_BPE_DROPOUT)  # the same for a text with many new words
 _NEW_WORDS = 0.1  # the share of new words that is many
 _NARROW = 256  # below this width an adapter is trained together with the token embedding
+_TEXT_BYTES = 185  # of text for each token of the vocabulary
+_LEAST_TOKENS, _MOST_TOKENS = 512, 8192  # tokens of the vocabulary, below _ALL_FROM
+_ALL_FROM, _ALL = 1_200_000, 32_768  # bytes of text from which all merges are learned, up to that many tokens
+
+
+def plan_tokenizer(text_bytes: int) -> str:
+    """The tokenizer for a text of that size: one token per 185 bytes of text, rounded to a power of two.
+
+    A small model gets much of its knowledge from its vocabulary. From 1.2 MB on, all merges are learned that the text
+    gives, pairs of tokens that occur twice, up to 32,768 tokens. Below 30 kB there is too little text to learn merges
+    from; above 300 MB the 50,257 tokens of GPT-2 are best.
+    """
+    if text_bytes < 30_000:
+        return "bytes"
+    if text_bytes >= 300_000_000:
+        return "gpt2"
+    if text_bytes >= _ALL_FROM:
+        return f"bpe:{_ALL}"
+    return f"bpe:{min(_MOST_TOKENS, max(_LEAST_TOKENS, 2 ** round(math.log2(text_bytes / _TEXT_BYTES))))}"
 
 
 def optimization_settings(
@@ -31,10 +51,9 @@ def optimization_settings(
     processes: int,
     *,
     fine_tuning: bool,
-    lora: bool = False,
 ) -> dict[str, Any]:
     """The batch size, the optimizer, the learning rate, the patience, the size of samples of the vocabulary, and the
-    weights that `lora` trains.
+    weights that an adapter trains.
 
     The ones that the user gave are omitted.
 
@@ -58,7 +77,7 @@ def optimization_settings(
         chosen["sampled_softmax"] = stats.vocab_size // 8 if is_large else _SAMPLE
     if device_type == "cpu" and not fine_tuning and options.training.sharding != "on":
         chosen["spelling_features"] = stats.has_merges and stats.n_tokens < _FEW_TOKENS
-    if lora:
+    if options.training.lora:
         chosen |= _adapter_settings(model.n_embd, options.training)
     else:
         chosen["learning_rate"] = _learning_rate(model.n_embd, optimizer, fine_tuning=fine_tuning)
@@ -114,11 +133,7 @@ def eval_tokens(seen: float, model: GPTConfig, config: TrainConfig) -> int:
 
 
 def against_overfitting(
-    model: GPTConfig,
-    config: TrainConfig,
-    options: RunOptions,
-    stats: CorpusStats,
-    seen: float,
+    model: GPTConfig, config: TrainConfig, options: RunOptions, stats: CorpusStats, seen: float
 ) -> tuple[GPTConfig, TrainConfig]:
     """The settings with a choice of the embeddings' weight decay, BPE-dropout, token noise and dropout, except the ones
     that the user gave.

@@ -59,5 +59,4 @@ class TeacherPlan:
 
     @property
     def steps(self) -> float:
-        """The number of its optimizer steps."""
         return self.training_seconds / self.seconds_per_step

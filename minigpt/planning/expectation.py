@@ -1,12 +1,19 @@
-"""The range in which the bits per byte of a run are expected to end: a fit to experiments, and their spread around it.
+"""The bits per byte to expect of a run: two fits to experiments.
+
+Models on the same text are compared by size and by the amount of training text (`relative_loss`):
+
+    bits per byte / entropy = FLOOR + WIDTH (millions of inner parameters)^-ALPHA + DATA (megabytes learned from)^-BETA
+                              - VOCABULARY log2(vocabulary size)
+
+The entropy is that of `CorpusStats`. The form is that of Hoffmann et al. 2022, equation 2; repeated text counts less
+each time, as in Muennighoff et al. 2023, equation 5. Texts are compared in another form, with the spread of the
+experiments around it (`expected_range`):
 
     bits per byte = SCALE entropy^ENTROPY (megabytes of text)^-TEXT exp(TRAINED (millions of tokens)^-0.5 / entropy)
 
 With a sampled softmax, times SAMPLED. The tokens are those trained on. A 5-gram model has read all of the text. The
-easier a text is for it, the more a model that has read little lacks.
-
-`scaling_law.py` compares models on the same text. This fit compares texts, which is why it has another form.
-`python benchmarks/scaling.py fit` prints the constants and the spread for the experiments in scaling.jsonl.
+easier a text is for it, the more a model that has read little lacks. `python benchmarks/scaling.py fit` prints the
+constants and the spread for the experiments in scaling.jsonl.
 """
 
 import math
@@ -15,6 +22,8 @@ from dataclasses import dataclass
 from minigpt.config import GPTConfig
 from minigpt.planning.corpus_stats import CorpusStats
 
+FLOOR, WIDTH, ALPHA, DATA, BETA = 0.8573, 0.0272, 0.55, 0.2454, 0.55
+VOCABULARY, REPEATS = 0.0158, 3.0
 SCALE, ENTROPY, TEXT, TRAINED = 0.632, 1.376, 0.042, 0.231
 SAMPLED = 0.943  # of the bits per byte, with a sampled softmax
 SPREAD = 0.1  # in the logarithm: five of six texts were this near to a fit to the others; 55 texts are few
@@ -28,6 +37,21 @@ EXPERIMENTS = {  # their bounds: millions of tokens, megabytes, passes over the 
 LONGER_SPREAD = 0.035  # in the logarithm, of the change by training longer: nine of ten pairs of runs, of 3 texts
 _MOST_LONGER = 4.0  # times as many tokens, as in those pairs
 _MOST_OUTSIDE = 1.4  # of the experiments: a factor of 4 in one figure, or of 2 in two
+
+
+def effective_bytes(seen: float, n_bytes: float, repeats: float) -> float:
+    """The bytes of new text that teach as much as `seen` bytes of a text that has only `n_bytes`."""
+    epochs = seen / n_bytes
+    if epochs <= 1:
+        return seen
+    return n_bytes * (1 + repeats * (1 - math.exp(-(epochs - 1) / repeats)))
+
+
+def relative_loss(model: GPTConfig, seen: float, n_bytes: int) -> float:
+    """The bits per byte after training on `seen` bytes of a text that has `n_bytes`, divided by the text's entropy."""
+    inner = model.n_inner_parameters / 1e6
+    data = effective_bytes(max(seen, 1.0), max(n_bytes, 1), REPEATS) / 1e6
+    return FLOOR + WIDTH * inner**-ALPHA + DATA * data**-BETA - VOCABULARY * math.log2(model.vocab_size)
 
 
 @dataclass(frozen=True)
@@ -98,5 +122,4 @@ def _outside_experiments(model: GPTConfig, tokens: float, stats: CorpusStats) ->
 
 
 def _outside(value: float, low: float, high: float) -> float:
-    """How far a value is outside its bounds, as the natural logarithm of a factor."""
     return max(0.0, math.log(low / value), math.log(value / high))

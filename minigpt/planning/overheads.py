@@ -1,6 +1,6 @@
 """What a run does besides training steps, and how much of a budget in minutes it leaves for them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
@@ -12,7 +12,7 @@ from minigpt.training.fine_tuning import trained_parameters
 from minigpt.training.memorization import INDEX_SPEED, bytes_to_index
 from minigpt.training.memory import state_bytes
 
-_STARTING = 0.3  # seconds for building the model and its folder
+STARTING = 0.3  # seconds for building the model and its folder
 _SAVING = 0.05  # seconds for a file, in addition to writing its bytes
 _WRITTEN = 400e6  # bytes per second, to the disk itself
 _SAMPLE = 0.1  # seconds, with the model of 1.3 million parameters
@@ -61,7 +61,7 @@ class Overheads:
             else 0
         )
         return cls(
-            start=planning + _STARTING,
+            start=planning + STARTING,
             evaluation=per_token * min(config.eval_tokens, held_out)
             + _SAVING
             + 4 * trained_parameters(model, config) / _WRITTEN,
@@ -70,14 +70,6 @@ class Overheads:
             index=bytes_to_index(corpus.train_bytes, 60 * (config.minutes or 0)) / INDEX_SPEED,
             final=per_token * min(held_out, most),
         )
-
-    def after(self, seconds: float) -> "Overheads":
-        """A copy for a run that begins when so much of the budget is used."""
-        return replace(self, start=seconds + _STARTING)
-
-    def of_teacher(self) -> "Overheads":
-        """A copy for a teacher, whose final evaluation is like the others."""
-        return replace(self, final=min(self.final, self.evaluation))
 
     def training_seconds(self, config: TrainConfig, seconds_per_step: float) -> float:
         """What a budget in minutes leaves for training steps, as `Budget` divides it."""

@@ -98,7 +98,7 @@ def plan_settings(
         processes=processes,
     )  # the same run with other options  # fmt: skip
     notes: list[str] = []
-    model = base.replace(**options.shape) if base else _new_model(preset, stats.vocab_size, options)
+    model = (base or preset_config(preset).replace(vocab_size=stats.vocab_size)).replace(**options.shape)
     context = _context(model, stats.n_tokens, options, notes, fine_tuning=base is not None)
     if base is None:
         model = model.replace(n_positions=context)
@@ -109,10 +109,7 @@ def plan_settings(
             "and this one does not; give 0"
         )
     check_fine_tuning(model, options.training)
-    chosen = optimization_settings(
-        options, model, context, stats, device_type, processes,
-        fine_tuning=base is not None, lora=bool(options.training.lora),
-    )  # fmt: skip
+    chosen = optimization_settings(options, model, context, stats, device_type, processes, fine_tuning=base is not None)
     if not {"steps", "epochs", "minutes"} & options.given:
         chosen |= {"steps": 300} if stats.n_tokens < _TINY else {"minutes": DEFAULT_MINUTES}
     config = options.training.replace(context_length=context, **chosen)
@@ -175,7 +172,8 @@ def plan_settings(
         return replace(planned, training=config)
     model, config = against_overfitting(model, config, options, stats, seen)
     if model.dropout != planned.model.dropout:  # dropout keeps more activations in memory
-        with_dropout = replace(options, dropout=model.dropout, given=options.given | {"dropout"})
+        shape = {**options.shape, "dropout": model.dropout}
+        with_dropout = replace(options, shape=shape, given=options.given | {"dropout"})
         return replace(plan_with(with_dropout), is_usual=planned.is_usual)
     return replace(planned, model=model, training=config)
 
@@ -208,7 +206,6 @@ def _smaller_adapter(
     """The plan of an adapter that takes less memory than `config`, which failed with `error`.
 
     It is None if the user's options allow no such adapter.
-    Raises: ConfigError if the adapter does not fit into memory either.
     """
     if config.lora_embedding and "lora_embedding" not in options.given:
         planned = plan_with(options.with_training(lora_embedding=False))
@@ -229,15 +226,8 @@ def _smaller_adapter(
     return replace(planned, notes=(why, *planned.notes))
 
 
-def _new_model(preset: str, vocab_size: int, options: RunOptions) -> GPTConfig:
-    return preset_config(preset).replace(vocab_size=vocab_size, **options.shape)
-
-
 def _context(model: GPTConfig, n_tokens: int, options: RunOptions, notes: list[str], *, fine_tuning: bool) -> int:
-    """The context length: as given, else the model's, but not longer than the text.
-
-    Raises: ConfigError if it is longer than the context length of the model to fine-tune.
-    """
+    """The context length: as given, else the model's, but not longer than the text."""
     usual = min(model.n_positions, _FINE_TUNING_CONTEXT) if fine_tuning else model.n_positions
     wanted = options.training.context_length or usual
     context = min(wanted, max(1, n_tokens - 1))

@@ -5,13 +5,11 @@ from dataclasses import dataclass, replace
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.distillation import TEACHER_SHARE, TeacherPlan, relative_loss_with_teacher, teacher_settings
-from minigpt.planning.expectation import ExpectedRange, expected_range
-from minigpt.planning.overheads import Overheads
-from minigpt.planning.scaling_law import relative_loss
+from minigpt.planning.expectation import ExpectedRange, expected_range, relative_loss
+from minigpt.planning.overheads import STARTING, Overheads
 from minigpt.planning.throughput import Measure
 
 _DISTURBED = 1.2  # times as long as the same steps a moment before or after
-_SLOWER = 1.05  # times as long: for less, the choices are not made again
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,6 @@ class PlannedSettings:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in the batch of one optimizer step."""
         return self.training.sequences_per_step * (self.training.context_length or 0)
 
     @property
@@ -118,10 +115,6 @@ class PlannedSettings:
             teacher = replace(teacher, seconds_per_step=step, training_seconds=teacher.steps * step)
         return replace(self, seconds_per_step=seconds(self.training, self.seconds_per_step), teacher=teacher)
 
-    def was_slower_than(self, again: "PlannedSettings") -> bool:
-        """Whether a step took so much longer when these settings were measured that other settings may be better."""
-        return self.slowdown(again) > _SLOWER
-
     def slowdown(self, again: "PlannedSettings") -> float:
         """How many times as long a step took when these settings were measured as when `again` were."""
         slowdown = self.seconds_per_step / again.seconds_per_step
@@ -145,8 +138,11 @@ class PlannedSettings:
         if self.teacher is None:
             return replace(self, training_seconds=overheads.training_seconds(self.training, self.seconds_per_step))
         config = teacher_settings(self.training)
-        first = overheads.of_teacher().training_seconds(config, self.teacher.seconds_per_step)
-        second = overheads.after(60 * (config.minutes or 0)).training_seconds(self.training, self.seconds_per_step)
+        # The final evaluation of a teacher is like the others.
+        of_teacher = replace(overheads, final=min(overheads.final, overheads.evaluation))
+        after_it = replace(overheads, start=60 * (config.minutes or 0) + STARTING)
+        first = of_teacher.training_seconds(config, self.teacher.seconds_per_step)
+        second = after_it.training_seconds(self.training, self.seconds_per_step)
         return replace(self, training_seconds=second, teacher=replace(self.teacher, training_seconds=first))
 
     def with_teacher(self, seconds_per_step: float) -> "PlannedSettings":

@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
@@ -18,11 +16,10 @@ from minigpt.device import allow_tf32, free_memory, resolve_dtype
 from minigpt.errors import TrainingError
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT
-from minigpt.tokenizer.spelling import SpellingFeatures
 from minigpt.training.distributed import World
 from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.memory import activation_bytes, is_out_of_memory, state_bytes
-from minigpt.training.step import Batches, TrainStep
+from minigpt.training.step import TrainStep
 
 # Dense bfloat16 TFLOP/s from the data sheets. The first of these names that torch's name of a device contains applies,
 # unless torch's name also contains one of _OTHERS, which is another device.
@@ -33,7 +30,6 @@ _DATA_SHEETS = {
 _OTHERS = {"Laptop", "Ti", "D", "MIG"}
 _EVALUATING = 0.3  # seconds
 _PEAK = 1.0  # seconds of matrix products, after which no more are measured
-_FEATURES, _FEATURES_PER_TOKEN = 0.7, 6  # of spelling, for each token of the vocabulary, as in English texts
 _WORTHWHILE = 1.1  # times as fast as float32: for less, bfloat16 is not worth its rounding
 _CLEAR = 1.5  # times as fast as float32: for less, both are measured again
 
@@ -136,44 +132,14 @@ def _wait(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-class _RandomTokens:
-    """A corpus of random tokens, for timing."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self.vocab_size = vocab_size
-
-    def batch(
-        self, _step: int, _size: int, length: int, _seed: int, rows: range, _noise: float, _bpe_dropout: float,
-        _loss_on: str,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        ids = torch.randint(self.vocab_size, (len(rows), length + 1))
-        return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
-
-    def scores_all(self, _loss_on: str) -> bool:
-        return True
-
-    def token_counts(self, vocab_size: int) -> Tensor:
-        return torch.ones(vocab_size, dtype=torch.int64)
-
-    def spelling_features(self, vocab_size: int) -> SpellingFeatures:
-        count = max(1, int(_FEATURES * vocab_size))
-        tokens, features = np.divmod(np.arange(vocab_size * _FEATURES_PER_TOKEN), _FEATURES_PER_TOKEN)
-        return SpellingFeatures.from_pairs(tokens, (7919 * tokens + features) % count, vocab_size, count)
-
-
 def seconds_per_step(
-    model: GPTConfig,
-    config: TrainConfig,
-    device: torch.device,
-    text: Batches | None = None,
-    processes: int = 1,
-    seconds: float = 0.4,
+    model: GPTConfig, config: TrainConfig, device: torch.device, text: Corpus, processes: int = 1, seconds: float = 0.4
 ) -> float:
     """Seconds that one optimizer step takes on this machine, without torch.compile.
 
     The median of the steps that fit into about `seconds`, without the first if there are others. The steps train on
-    `text`, by default on random tokens; those of a distilled model have a teacher. With several `processes`, one of
-    them takes its share of the batch. A step that would take long or need more memory than is free is measured with
+    `text`; those of a distilled model have a teacher. With several `processes`, one of them takes its share of the
+    batch. A step that would take long or need more memory than is free is measured with
     fewer sequences, layers and tokens: the time of the gradients is scaled by their arithmetic, and that of the update,
     which does not depend on sequences and tokens, by the layers. torch's random state stays as it was.
 
@@ -186,7 +152,7 @@ def seconds_per_step(
     try:
         flops, memory = 2 * seconds * peak(device, dtype).flops, free_memory(device)
         small, share, scale = _affordable(model, share, flops, memory, on_cpu=device.type == "cpu")
-        took = _timed_steps(small, share, device, dtype, text or _RandomTokens(model.vocab_size), seconds)
+        took = _timed_steps(small, share, device, dtype, text, seconds)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -230,7 +196,7 @@ def evaluation_seconds(
 
 
 def _timed_steps(
-    model: GPTConfig, config: TrainConfig, device: torch.device, dtype: torch.dtype, text: Batches, seconds: float
+    model: GPTConfig, config: TrainConfig, device: torch.device, dtype: torch.dtype, text: Corpus, seconds: float
 ) -> list[tuple[float, float]]:
     """Seconds of the gradients and of the update for each of several steps, which take about `seconds` together."""
     untrained = GPT(model)

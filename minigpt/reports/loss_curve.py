@@ -7,6 +7,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from minigpt.optional_packages import optional_import
 from minigpt.storage.folder import replace_file
 from minigpt.tokenizer.display import visible
@@ -41,7 +43,7 @@ def draw_loss_curve(log: Iterable[Mapping[str, Any]], path: Path, baselines: Map
         axes.plot(steps, losses, color="tab:orange", marker="o", markersize=3, label="validation")
     bits = bits_per_nat(records)
     if bits is not None:
-        to_bits, to_nats = functools.partial(_times, bits), functools.partial(_times, 1 / bits)
+        to_bits, to_nats = functools.partial(np.multiply, bits), functools.partial(np.multiply, 1 / bits)
         right = axes.secondary_yaxis("right", functions=(to_bits, to_nats))
         right.set_ylabel("bits per byte (validation)")
         first = validation[0][1] * bits
@@ -89,7 +91,3 @@ def moving_average(values: Sequence[float]) -> list[float]:
     reach = max(1, count // 50)
     windows = [(max(0, index - reach), min(count, index + reach + 1)) for index in range(count)]
     return [(sums[end] - sums[start]) / (end - start) for start, end in windows]
-
-
-def _times(factor: float, values: Any) -> Any:
-    return factor * values

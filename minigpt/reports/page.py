@@ -1,18 +1,21 @@
-"""A self-contained HTML page: its data, styles and scripts are in the file, and it loads nothing."""
+"""Self-contained HTML pages: their data, styles and scripts are in the file, and they load nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minigpt.pages.color_scale import CIVIDIS
-from minigpt.pages.document import content_policy, document, joined_styles, scripts_of, styles_of
+from minigpt.inspection.activations import Inspection
+from minigpt.inspection.json_form import inspection_json
+from minigpt.pages.document import document, scripts_of, styles_of
 from minigpt.tokenizer.display import visible
+from minigpt.tokenizer.tokenizer import Tokenizer
 
 # The views of an inspection, in assets/ of minigpt.pages, in the order in which they are shown.
 INSPECTION_VIEWS = ("inspection", "tokens", "attention", "lens", "norms")
-_SHARED = ("page", *INSPECTION_VIEWS)
+INSPECTION = "inspection"
+MOST_WEIGHTS = 6_000_000  # of all attention maps in a page: 12 MB, 16 in base64
 
 
-def page(title: str, script_names: Sequence[str], data: Mapping[str, Any], kind: str = "page") -> str:
+def page(title: str, script_names: Sequence[str], data: Mapping[str, Any], kind: str) -> str:
     """A page that runs page.js and then the scripts named, each with its style sheet, on `data`.
 
     The scripts are those of `minigpt.pages` and of this room. `kind` is noted in the page, as `mark_of` says.
@@ -22,16 +25,23 @@ def page(title: str, script_names: Sequence[str], data: Mapping[str, Any], kind:
 
     Raises: ValueError for NaN or infinity in the data, which JSON cannot hold; give None instead.
     """
-    scripts, styles = page_assets(script_names)
-    policy = content_policy(scripts, [joined_styles(styles)])
-    return document(visible(title), kind, scripts, styles, {"scale": CIVIDIS, **data}, policy=policy)
+    return document(visible(title), kind, *page_assets(script_names), data)
 
 
 def page_assets(script_names: Sequence[str]) -> tuple[list[str], list[str]]:
     """The scripts of a page, with page.js before them, and its style sheets."""
     scripts, styles = [], []
     for name in ("page", *script_names):
-        package = "minigpt.pages" if name in _SHARED else "minigpt.reports"
+        package = "minigpt.pages" if name in ("page", *INSPECTION_VIEWS) else "minigpt.reports"
         scripts += scripts_of(package, name)
         styles += styles_of(package, name)
     return scripts, styles
+
+
+def inspection_page(inspection: Inspection, tokenizer: Tokenizer, model: str, *, layer: int = 0, head: int = 0) -> str:
+    """The page of an inspection, which opens with the attention map of one layer and head."""
+    data = inspection_json(inspection, tokenizer, model, layer=layer, head=head)
+    labels = [data["labels"][number] for number in data["tokens"]]
+    start = "".join(labels[:12]).replace("␣", " ")
+    title = f"{start}{'…' if len(labels) > 12 else ''} · {model}"
+    return page(title, [*INSPECTION_VIEWS, "inspection_page"], data, INSPECTION)

@@ -66,12 +66,10 @@ def run_data(directory: Path, problems: list[str] | None = None, *, is_training:
     lines = LogLines.of(run.read_log(problems))
     passage, why_no_passage = _passage(run, lines.evaluations)
     data = page_data(run.record, directory.resolve().name, lines, is_training=is_training)
-    return {
-        **data,
-        **teacher_parts(teacher_data(run, problems), data["tables"]),
-        "passage": passage,
-        "whyNoPassage": why_no_passage,
-    }
+    teacher = teacher_data(run, problems)
+    rows = [] if teacher is None else [["state", teacher["state"]], *teacher["result"]]
+    tables = [*data["tables"], {"title": "Teacher", "rows": rows}]
+    return {**data, "teacher": teacher, "tables": tables, "passage": passage, "whyNoPassage": why_no_passage}
 
 
 def distinct_names(directories: Sequence[Path]) -> list[str]:
@@ -126,9 +124,3 @@ def teacher_data(run: Run, problems: list[str] | None = None) -> dict[str, Any] 
         "validation": evaluation_curve(lines.evaluations),
         "result": record_tables(teacher.record)[0]["rows"],
     }
-
-
-def teacher_parts(teacher: dict[str, Any] | None, tables: list[dict[str, Any]]) -> dict[str, Any]:
-    """The parts of a page's data that show the teacher; a run without one has the same parts, which are empty."""
-    rows = [] if teacher is None else [["state", teacher["state"]], *teacher["result"]]
-    return {"teacher": teacher, "tables": [*tables, {"title": "Teacher", "rows": rows}]}

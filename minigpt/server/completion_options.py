@@ -7,7 +7,7 @@ from typing import Any
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.batching.requests import Request, check_request
+from minigpt.generation.batching.requests import GenerationRequest, check_request
 from minigpt.generation.healing import Prompt
 from minigpt.generation.sampling import Sampler
 from minigpt.server.api_error import invalid
@@ -85,7 +85,7 @@ def completion_of(
 
 def _requests(
     prompts: Sequence[Prompt], sampling: SamplingConfig, body: CompletionBody, model: ServedModel, *, one_turn: bool
-) -> list[Request]:
+) -> list[GenerationRequest]:
     """One batch request for each prompt.
 
     A seed that the request names is that of all prompts, so that a prompt gets the same text in any list. Without one,
@@ -95,7 +95,7 @@ def _requests(
     try:
         sampler = Sampler(sampling, model.tokenizer)
         requests = [
-            Request(
+            GenerationRequest(
                 prompt.ids,
                 sampling,
                 sampler if sampling.seed is not None else _with_own_seed(sampler),

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from minigpt.generation.batching.requests import Event, Request, ScoredPrompt
+from minigpt.generation.batching.requests import Event, GenerationRequest, ScoredPrompt
 from minigpt.generation.decoding import GeneratedToken
 from minigpt.generation.streaming import Piece
 from minigpt.server.answering import json_response, large_json_response
@@ -27,7 +27,7 @@ class Completion:
         self,
         model: ServedModel,
         body: CompletionBody,
-        requests: Sequence[Request],
+        requests: Sequence[GenerationRequest],
         texts: Sequence[str],
         *,
         is_chat: bool = False,
@@ -90,11 +90,11 @@ class Completion:
         choices[event.content.row].add(event.content)
         return [(self._first_index(event.request) + event.content.row, choices[event.content.row])]
 
-    def _echo(self, request: Request, tokens: Sequence[GeneratedToken]) -> None:
+    def _echo(self, request: GenerationRequest, tokens: Sequence[GeneratedToken]) -> None:
         for choice in self.choices[request]:
             choice.add_prompt(tokens)
 
-    def _first_index(self, request: Request) -> int:
+    def _first_index(self, request: GenerationRequest) -> int:
         return self.requests.index(request) * self.body.n
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from minigpt.errors import ConfigError, MinigptError
-from minigpt.generation.batching.requests import Event, Failed, Request
+from minigpt.generation.batching.requests import Event, Failed, GenerationRequest
 from minigpt.generation.batching.worker import Worker
 from minigpt.generation.streaming import Piece
 from minigpt.server.api_error import ApiError
@@ -28,7 +28,7 @@ class EventHub:
         self._worker = Worker(self._deliver)
         self._mean_seconds = 0.0  # of the last requests
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._queues: dict[Request, Queue] = {}
+        self._queues: dict[GenerationRequest, Queue] = {}
 
     def start(self) -> None:
         """Starts the worker's thread."""
@@ -55,7 +55,7 @@ class EventHub:
         return sum(request.n_texts for request in self._queues)
 
     @asynccontextmanager
-    async def running(self, model: ServedModel, requests: Sequence[Request]) -> AsyncIterator[Steps]:
+    async def running(self, model: ServedModel, requests: Sequence[GenerationRequest]) -> AsyncIterator[Steps]:
         """Runs requests while the context is open and gives their events, step by step; then cancels unfinished ones.
 
         Raises: ApiError if the queue is full or the server is shutting down; events raise it for a failed request.

@@ -6,7 +6,6 @@ from typing import Any
 
 from starlette.responses import Response
 
-from minigpt.pages.color_scale import CIVIDIS
 from minigpt.pages.document import content_policy, document, joined_styles, read_body, scripts_of, styles_of
 from minigpt.reports.page import INSPECTION_VIEWS, page_assets
 from minigpt.reports.run_report import SCRIPTS as REPORT_SCRIPTS
@@ -64,7 +63,7 @@ def _page() -> tuple[str, str]:
         [joined_styles(styles), joined_styles(report_styles)],
         connects=True,
     )
-    data = {"scale": CIVIDIS, "settings": _settings()}
+    data = {"settings": _settings()}
     body = read_body("minigpt.server", "playground.html")
     return document("minigpt", "playground", scripts, styles, data, policy=policy, body=body), policy
 

@@ -1,11 +1,12 @@
 """Reads what the config files next to a tokenizer say about its tokens."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minigpt.bounded_reading import read_json_unicode
+from minigpt.bounded_reading import read_json_unicode, read_regular
 from minigpt.errors import TokenizerError, reason_of
 from minigpt.tokenizer.huggingface_json import AddedToken, parse_added_token
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, OtherRulesError
@@ -23,15 +24,19 @@ class TokenizerConfig(NamedTuple):
 
     `tokens` are added tokens with Hugging Face's options of each, `roles` the names of special tokens by role, `names`
     those of other special tokens. `end_ids` are the eos_token_id of generation_config.json and config.json, in this
-    order. `options` is the content of tokenizer_config.json, `class_name` the tokenizer's class in transformers.
+    order; `stop_ids` those of the first that has one, at which a generated text ends, as in transformers. `options` is
+    the content of tokenizer_config.json, `class_name` the tokenizer's class in transformers, and `chat_template` the
+    Jinja template of conversations, in chat_template.jinja or else in tokenizer_config.json.
     """
 
     tokens: Sequence[tuple[str, int, Mapping[str, Any]]]
     roles: Mapping[str, str]
     names: Sequence[str]
     end_ids: Sequence[int]
+    stop_ids: Sequence[int]
     options: Mapping[str, Any]
     class_name: str | None
+    chat_template: str | None
 
     @property
     def adds_nothing(self) -> bool:
@@ -69,17 +74,18 @@ def read_config(directory: Path) -> TokenizerConfig:
     tokens: list[tuple[str, int, Mapping[str, Any]]] = []
     roles: dict[str, str] = {}
     names: list[str] = []
-    end_ids: list[int] = []
+    end_ids: dict[str, list[int]] = {}
     options: Mapping[str, Any] = {}
-    class_name = None
+    class_name = chat_template = None
     for name in _FILES:
         path = directory / name
         if not path.exists():
             continue
         with as_tokenizer_error(path):
-            content = read_config_file(path)
+            content: Any = read_json_unicode(path, PATHS)
             if name in ("config.json", "generation_config.json"):
-                end_ids = _end_ids(content) + end_ids
+                found = content.get("eos_token_id")  # one id, a list, or none
+                end_ids[name] = [id for id in (found if isinstance(found, list) else [found]) if type(id) is int]
                 class_name = class_name or content.get("tokenizer_class")
             elif name == "added_tokens.json":
                 tokens += [(text, id, {}) for text, id in content.items()]
@@ -92,35 +98,34 @@ def read_config(directory: Path) -> TokenizerConfig:
                     tokens.append((token["content"], int(id), token))
                 if name == CONFIG:
                     options, class_name = content, content.get("tokenizer_class") or class_name
-    return TokenizerConfig(tokens, roles, names, end_ids, options, class_name)
+                    found = content.get("chat_template")
+                    if isinstance(found, list):  # of several templates with names
+                        found = {each["name"]: each["template"] for each in found}.get("default")
+                    chat_template = found if isinstance(found, str) else None
+    path = directory / "chat_template.jinja"
+    if path.exists():
+        with as_tokenizer_error(path):
+            chat_template = read_regular(path).decode()
+    own, generation = (end_ids.get(name, []) for name in ("config.json", "generation_config.json"))
+    stop_ids = generation or own
+    return TokenizerConfig(tokens, roles, names, generation + own, stop_ids, options, class_name, chat_template)
 
 
-def read_end_ids(directory: Path) -> list[int]:
-    """The ids at which a generated text ends, as in transformers: the eos_token_id of generation_config.json, else that
-    of config.json, which may be several; empty if neither file has one.
+def end_token(given: str | None, candidates: Iterable[str | None], ids: Mapping[str, int]) -> str:
+    """The end-of-text token: the one given, else the first of the candidates that has an id.
 
-    Raises: TokenizerError if a file is damaged.
+    Raises: TokenizerError if there is none.
     """
-    for path in (directory / "generation_config.json", directory / "config.json"):
-        if path.exists():
-            with as_tokenizer_error(path):
-                if ids := _end_ids(read_config_file(path)):
-                    return ids
-    return []
+    end = given or next((name for name in candidates if name in ids), None)
+    if end is None or end not in ids:
+        reason = f"{end!r} has no id" if end else "no eos_token has an id"
+        raise TokenizerError(f"it must name its end-of-text token, but {reason}")
+    return end
 
 
-def _end_ids(content: Mapping[str, Any]) -> list[int]:
-    """The eos_token_id of a config file: one id, a list, or none."""
-    found = content.get("eos_token_id")
-    return [id for id in (found if isinstance(found, list) else [found]) if type(id) is int]
-
-
-def read_config_file(path: Path) -> Any:
-    """The value in one of the config files.
-
-    Raises: OSError, ValueError.
-    """
-    return read_json_unicode(path, PATHS)
+def write_json(path: Path, content: object, indent: int | None = None) -> None:
+    """Writes a file as bytes, because Windows would change the line ends of a text."""
+    path.write_bytes(json.dumps(content, indent=indent, ensure_ascii=False).encode() + b"\n")
 
 
 def _token_name(token: Any) -> str:

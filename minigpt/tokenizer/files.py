@@ -1,15 +1,22 @@
 """Reads and writes the tokenizer files of Hugging Face and OpenAI."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from minigpt.bounded_reading import read_json_unicode, read_regular
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import library_files
-from minigpt.tokenizer.config_files import CONFIG, TokenizerConfig, as_tokenizer_error, read_config, read_config_file
+from minigpt.tokenizer.config_files import (
+    CONFIG,
+    TokenizerConfig,
+    as_tokenizer_error,
+    end_token,
+    read_config,
+    write_json,
+)
 from minigpt.tokenizer.huggingface_json import AddedToken, ParsedTokenizer, parse_tokenizer_json, to_tokenizer_json
 from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.library import LibraryVocabulary
@@ -29,7 +36,7 @@ _FILE_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 # The entry of tokenizer_config.json by which a model without a tokenizer is known: the number of its ids.
 _IDS_ONLY = "minigpt_ids_only"
 # The entry of tokenizer_config.json of a tokenizer that reads the names of special tokens in documents as these tokens.
-_READS_NAMES = "minigpt_special_tokens"
+READS_NAMES = "minigpt_special_tokens"
 AnyVocabulary = Vocabulary | LibraryVocabulary | IdsOnly
 # SHA-256 of the tokenizer.json that minigpt writes for GPT-2.
 _GPT2_FILE = "9538531b4af510e665b3ab13d38c60947038e6407cc38c96e84e6a07206dae3e"
@@ -41,21 +48,21 @@ def gpt2() -> Vocabulary:
     return Vocabulary.in_order(GPT2_BYTES, parse_merges(text))
 
 
-def write(
-    directory: Path, vocabulary: AnyVocabulary, chat_template: str | None = None, *, reads_names: bool = False
-) -> None:
+def write(directory: Path, vocabulary: AnyVocabulary, chat_template: str | None, *, reads_names: bool) -> None:
     """Writes a tokenizer's files into a directory, which is created if missing.
 
     The files are `tokenizer.json` and `tokenizer_config.json`, and for older programs `vocab.json` and `merges.txt`,
     except for a tokenizer by character, which these cannot express. A tokenizer of other rules keeps its own files.
     """
+    directory.mkdir(parents=True, exist_ok=True)
+    options: dict[str, Any] = {} if chat_template is None else {"chat_template": chat_template}
+    if reads_names:
+        options[READS_NAMES] = True
     if isinstance(vocabulary, LibraryVocabulary):
-        library_files.write(directory, vocabulary, chat_template, {_READS_NAMES: True} if reads_names else {})
+        library_files.write(directory, vocabulary, options)
         return
     if isinstance(vocabulary, IdsOnly):
-        directory.mkdir(parents=True, exist_ok=True)
-        entry = {_IDS_ONLY: [vocabulary.size, vocabulary.end_id]}
-        (directory / CONFIG).write_bytes(json.dumps(entry).encode() + b"\n")
+        write_json(directory / CONFIG, {_IDS_ONLY: [vocabulary.size, vocabulary.end_id]})
         return
     end = vocabulary.end_of_text
     roles = {"bos_token": end, "eos_token": end, "unk_token": end, "pad_token": end, **vocabulary.roles}
@@ -68,17 +75,13 @@ def write(
         "padding_side": "left",  # so that prompts of different lengths end together in a batch
         "add_prefix_space": False,
         "clean_up_tokenization_spaces": False,  # the default of transformers 4 is True
-        **({} if chat_template is None else {"chat_template": chat_template}),
-        **({_READS_NAMES: True} if reads_names else {}),
+        **options,
     }
-    directory.mkdir(parents=True, exist_ok=True)
     content = to_tokenizer_json(vocabulary)
-    # Bytes, because Windows would change the line ends of a text.
-    (directory / "tokenizer.json").write_bytes(json.dumps(content, ensure_ascii=False).encode() + b"\n")
-    (directory / CONFIG).write_bytes(json.dumps(config, indent=2).encode() + b"\n")
+    write_json(directory / library_files.FILE, content)
+    write_json(directory / CONFIG, config, indent=2)
     if not vocabulary.by_character:
-        vocab = json.dumps(content["model"]["vocab"], ensure_ascii=False)
-        (directory / "vocab.json").write_bytes(vocab.encode() + b"\n")
+        write_json(directory / "vocab.json", content["model"]["vocab"])
         merges = "\n".join(["#version: 0.2", *content["model"]["merges"]])
         (directory / "merges.txt").write_bytes(merges.encode() + b"\n")
 
@@ -94,25 +97,19 @@ def is_ids_only(directory: Path) -> bool:
     return not (directory / "tokenizer.json").exists() and _IDS_ONLY in read_config(directory).options
 
 
-def reads_names(directory: Path) -> bool:
-    """Whether a directory says that its tokenizer reads the names of special tokens in documents as these tokens."""
-    return read_config(directory).options.get(_READS_NAMES) is True
-
-
-def read(directory: Path, end_of_text: str | None = None) -> AnyVocabulary:
+def read(directory: Path, config: TokenizerConfig, end_of_text: str | None) -> AnyVocabulary:
     """Reads the vocabulary from a directory's `tokenizer.json`, or from `vocab.json` and `merges.txt`, or from
     `encoder.json` and `vocab.bpe`, or from `vocab.txt` or a SentencePiece file, with the special and added tokens that
     the config files next to them name.
 
     Raises: TokenizerError if there is none, it is damaged, or it has rules that are not known here.
     """
-    config = read_config(directory)
     path = directory / "tokenizer.json"
     pair = next((pair for pair in _FILE_PAIRS if (directory / pair[1]).exists()), None)
     if not path.exists():
         if _IDS_ONLY in config.options:
             with as_tokenizer_error(directory / CONFIG):
-                return IdsOnly.checked(*config.options[_IDS_ONLY])
+                return IdsOnly(*config.options[_IDS_ONLY])
         converted = library_files.converted_file(directory)
         if pair is None and converted is not None:
             return library_files.read_converted(converted, config, end_of_text)
@@ -120,7 +117,8 @@ def read(directory: Path, end_of_text: str | None = None) -> AnyVocabulary:
         try:
             with as_tokenizer_error(path):
                 # Most directories hold GPT-2's vocabulary; building it takes half the time of reading and checking it.
-                if config.adds_nothing and end_of_text in (None, END_OF_TEXT) and _hash_of(path) == _GPT2_FILE:
+                may_be_gpt2 = config.adds_nothing and end_of_text in (None, END_OF_TEXT)
+                if may_be_gpt2 and hashlib.sha256(read_regular(path)).hexdigest() == _GPT2_FILE:
                     return gpt2()
                 parsed = parse_tokenizer_json(read_json_unicode(path), is_gpt2_tokenizer=config.is_gpt2_tokenizer)
                 return _combine(parsed, config, end_of_text)
@@ -142,30 +140,6 @@ def read(directory: Path, end_of_text: str | None = None) -> AnyVocabulary:
         return _combine(ParsedTokenizer(vocab, merges, (), False, False), config, end_of_text)
 
 
-def read_chat_template(directory: Path) -> str | None:
-    """The Jinja template of conversations in a directory, None without one: as in transformers, from
-    `chat_template.jinja`, else from `tokenizer_config.json`.
-
-    Raises: TokenizerError if a file is damaged.
-    """
-    path = directory / "chat_template.jinja"
-    if path.exists():
-        with as_tokenizer_error(path):
-            return read_regular(path).decode()
-    path = directory / CONFIG
-    if not path.exists():
-        return None
-    with as_tokenizer_error(path):
-        template = read_config_file(path).get("chat_template")
-        if isinstance(template, list):  # of several templates with names
-            template = {each["name"]: each["template"] for each in template}.get("default")
-    return template if isinstance(template, str) else None
-
-
-def _hash_of(path: Path) -> str:
-    return hashlib.sha256(read_regular(path)).hexdigest()
-
-
 def _combine(parsed: ParsedTokenizer, config: TokenizerConfig, end_of_text: str | None) -> Vocabulary:
     """The vocabulary of a tokenizer and its config files."""
     tokens: dict[str, AddedToken] = {}
@@ -176,10 +150,7 @@ def _combine(parsed: ParsedTokenizer, config: TokenizerConfig, end_of_text: str 
     ids = {**parsed.vocab, **{token.content: token.id for token in tokens.values()}}
     names_of = {id: name for name, id in reversed(ids.items()) if name in tokens or name == END_OF_TEXT}
     ends = (config.roles.get("eos_token"), *(names_of.get(id) for id in config.end_ids), END_OF_TEXT)
-    end = end_of_text or next((name for name in ends if name is not None and name in ids), None)
-    if end is None or end not in ids:
-        reason = f"{end!r} has no id" if end else "no eos_token has an id"
-        raise TokenizerError(f"it must name its end-of-text token, but {reason}")
+    end = end_token(end_of_text, ends, ids)
     names = {end, *config.roles.values(), *config.names, *(token.content for token in parsed.added if token.special)}
     names |= {token.content for token in config.literal_tokens if token.special}
     prefix = config.prefix(ids) if parsed.prefix is None else parsed.prefix

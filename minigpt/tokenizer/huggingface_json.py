@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer.vocabulary import OtherRulesError, Vocabulary, bytes_to_unicode
 
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 _BY_CHARACTER = [
     {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False},
-    _BYTE_LEVEL | {"use_regex": False},
+    BYTE_LEVEL | {"use_regex": False},
 ]
 # The pattern that ByteLevel splits by if use_regex is true.
 # Source: huggingface/tokenizers, pre_tokenizers/byte_level.rs.
-_GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _FLAGS = ("single_word", "lstrip", "rstrip")
 
 
@@ -43,38 +43,81 @@ class ParsedTokenizer(NamedTuple):
     prefix: Sequence[int] | None = None
 
 
-def to_tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
-    """The content of a tokenizer.json for this vocabulary."""
-    named = {**vocabulary.added, **vocabulary.special}
-    vocab = {bytes_to_unicode(token): id for token, id in vocabulary.tokens.items()} | named
-    flags = dict.fromkeys(_FLAGS, False) | {"normalized": False}
-    by_character = {"type": "Sequence", "pretokenizers": _BY_CHARACTER}
+def tokenizer_json(
+    model: Mapping[str, Any],
+    added_tokens: Sequence[Mapping[str, Any]],
+    *,
+    normalizer: Mapping[str, Any] | None = None,
+    pre_tokenizer: Mapping[str, Any],
+    post_processor: Mapping[str, Any] | None = None,
+    decoder: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The content of a tokenizer.json with these parts."""
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [
-            {"id": id, "content": name, **flags, "special": name in vocabulary.special}
+        "added_tokens": added_tokens,
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": post_processor,
+        "decoder": decoder,
+        "model": model,
+    }
+
+
+def bpe_model(
+    vocab: Mapping[str, int],
+    merges: Sequence[str | Sequence[str]],
+    *,
+    unknown: str | None = None,
+    byte_fallback: bool = False,
+    ignore_merges: bool = False,
+) -> dict[str, Any]:
+    """The model of a tokenizer.json; several characters in a row without a token become one `unknown`."""
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": unknown,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": unknown is not None,
+        "byte_fallback": byte_fallback,
+        "ignore_merges": ignore_merges,
+        "vocab": vocab,
+        "merges": merges,
+    }
+
+
+def added_token(content: str, id: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A token of the added_tokens in a tokenizer.json, with those of Hugging Face's options that are true."""
+    return {
+        "id": id,
+        "content": content,
+        **{flag: options.get(flag) is True for flag in (*_FLAGS, "normalized", "special")},
+    }
+
+
+def to_tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
+    """The content of a tokenizer.json for this vocabulary."""
+    named = {**vocabulary.added, **vocabulary.special}
+    vocab = {bytes_to_unicode(token): id for token, id in vocabulary.tokens.items()} | named
+    by_character = {"type": "Sequence", "pretokenizers": _BY_CHARACTER}
+    return tokenizer_json(
+        bpe_model(
+            dict(sorted(vocab.items(), key=itemgetter(1))),
+            [f"{bytes_to_unicode(left)} {bytes_to_unicode(right)}" for left, right in vocabulary.merges],
+            # Otherwise a character of several bytes would need merges to become its token.
+            ignore_merges=vocabulary.by_character,
+        ),
+        [
+            added_token(name, id, {"special": name in vocabulary.special})
             for name, id in sorted(named.items(), key=itemgetter(1))
         ],
-        "normalizer": None,
-        "pre_tokenizer": by_character if vocabulary.by_character else _BYTE_LEVEL,
-        "post_processor": around_text(vocabulary.prefix, {id: name for name, id in named.items()}),
-        "decoder": _BYTE_LEVEL,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            # Without this, a character of several bytes would need merges to become its token.
-            "ignore_merges": vocabulary.by_character,
-            "vocab": dict(sorted(vocab.items(), key=itemgetter(1))),
-            "merges": [f"{bytes_to_unicode(left)} {bytes_to_unicode(right)}" for left, right in vocabulary.merges],
-        },
-    }
+        pre_tokenizer=by_character if vocabulary.by_character else BYTE_LEVEL,
+        post_processor=around_text(vocabulary.prefix, {id: name for name, id in named.items()}),
+        decoder=BYTE_LEVEL,
+    )
 
 
 def parse_tokenizer_json(content: Mapping[str, Any], *, is_gpt2_tokenizer: bool) -> ParsedTokenizer:
@@ -187,7 +230,7 @@ def _splits_by_character(split: Mapping[str, Any] | None, is_gpt2_tokenizer: boo
     pattern = first[0]["pattern"].get("Regex") if first else None
     # The patterns below match every character, and ByteLevel's own pattern splits none of their matches further.
     whole = first and first[0]["behavior"] == "Isolated" and not first[0]["invert"]
-    if whole and pattern == _GPT2_SPLIT and not last["use_regex"]:
+    if whole and pattern == GPT2_SPLIT and not last["use_regex"]:
         return False
     if whole and pattern == _BY_CHARACTER[0]["pattern"]["Regex"] and not last["use_regex"]:  # type: ignore[index]
         return True

@@ -22,21 +22,19 @@ class IdsOnly:
     prefix = ()
     by_character = False
     kind = "none"
+    unknown = None
+    difference = ""
     is_lossless = False
     drops_first_space = True
     added: ClassVar[dict[str, int]] = {}
     roles: ClassVar[dict[str, str]] = {}
     end_of_text = start_of_text = END_OF_TEXT
 
-    @classmethod
-    def checked(cls, size: int, end_id: int) -> "IdsOnly":
-        """These ids.
-
-        Raises: TokenizerError if the numbers cannot be right.
-        """
+    def __post_init__(self) -> None:
+        """Raises: TokenizerError if the numbers cannot be right."""
+        size, end_id = self.size, self.end_id
         if type(size) is not int or not 0 < size <= MAX_IDS or type(end_id) is not int or not 0 <= end_id < size:
             raise TokenizerError(f"its ids ({size!r}, of which {end_id!r} ends a text) must be at most {MAX_IDS}")
-        return cls(size, end_id)
 
     @property
     def special(self) -> dict[str, int]:
@@ -84,9 +82,7 @@ class IdsOnly:
         ids: list[int] = []
         for index, part in enumerate(text.split(END_OF_TEXT)):
             encoded = self.encode(part)
-            if (
-                self.end_id in encoded
-            ):  # the document's end would be where no file says it, so names and counts are wrong
+            if self.end_id in encoded:  # it would end a document where no file says it: names and counts would be wrong
                 raise TokenizerError(
                     f"this model has no tokenizer and its id {self.end_id} ends a text, so a text must not contain "
                     f"{self.end_id}; write {END_OF_TEXT} between texts instead"

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.errors import TokenizerError
-from minigpt.tokenizer.huggingface_json import flat_steps
+from minigpt.tokenizer.huggingface_json import added_token, flat_steps
 from minigpt.tokenizer.library_checks import check_rules
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, replace_surrogates, unicode_to_bytes
 
@@ -29,12 +29,9 @@ class LibraryVocabulary:
 
     Attributes:
         content: the content of its tokenizer.json.
-        special: special tokens and their ids, never found in a text.
-        added: other tokens that are found in a text before the rules apply, and their ids.
+        special, added, prefix, roles: as those of `Vocabulary`.
         end_of_text: the special token that ends a document.
         start_of_text: the special token that an empty prompt becomes: the one that texts begin with, if there is one.
-        prefix: the ids of the special tokens that begin every prompt.
-        roles: the special token of each role, such as `pad_token`.
         config: the entries of tokenizer_config.json that say how transformers opens it.
         files: other files that it was made from, such as vocab.txt, by name.
         difference: the rule by which it is not a byte-level tokenizer like GPT-2's.
@@ -120,24 +117,15 @@ class LibraryCoder:
         self._unknown_name = vocabulary.unknown
         self._vocabulary = vocabulary
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text; the names of special tokens are ordinary text.
+    def encode(self, text: str, *, special_tokens: bool = False) -> list[int]:
+        """The ids of a text; with `special_tokens`, the names of special tokens in it are these tokens, else text.
 
         Raises: TokenizerError if the library fails.
         """
-        return self._encode(self._rules, text)
-
-    def encode_names(self, text: str) -> list[int]:
-        """The ids of a text in which the names of special tokens are these tokens.
-
-        Raises: TokenizerError if the library fails.
-        """
-        return self._encode(self._rules_with_names, text)
-
-    def _encode(self, rules: Any, text: str) -> list[int]:
         if not text.isascii():  # the library refuses lone surrogates
             text = replace_surrogates(text)
         with library_errors("it cannot encode this text"):
+            rules = self._rules_with_names if special_tokens else self._rules
             ids: list[int] = rules.encode(text, add_special_tokens=False).ids
         return ids
 
@@ -195,9 +183,8 @@ def build_rules(content: Mapping[str, Any], special: Mapping[str, int], *, finds
     all_added = list(content["added_tokens"])
     if finds_special:
         hidden = {}
-        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
         known = {token["content"] for token in all_added}
-        all_added += [{"id": id, "content": name, **flags} for name, id in special.items() if name not in known]
+        all_added += [added_token(name, id, {"special": True}) for name, id in special.items() if name not in known]
     if model["type"] == "Unigram":
         model["vocab"] = [[hidden.get(token, token), score] for token, score in model["vocab"]]
     else:

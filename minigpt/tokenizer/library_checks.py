@@ -5,7 +5,6 @@ table of characters ends the process. Whatever is not known to be harmless is re
 """
 
 import base64
-import binascii
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minigpt.errors import TokenizerError
-from minigpt.tokenizer.huggingface_json import flat_steps
+from minigpt.tokenizer.huggingface_json import GPT2_SPLIT, flat_steps
 from minigpt.tokenizer.vocabulary import MAX_IDS, check_added_size
 
 _MAX_STEPS = 32  # of a normalizer, pre-tokenizer or decoder
@@ -35,7 +34,7 @@ _TIKTOKEN_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _TIKTOKEN_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _PATTERNS = frozenset(
     (
-        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        GPT2_SPLIT,
         _TIKTOKEN_WORDS + r"\p{N}" + _TIKTOKEN_REST,
         _TIKTOKEN_WORDS + r"\p{N}{1,3}" + _TIKTOKEN_REST,
         r"[\s\S]",
@@ -59,7 +58,8 @@ def check_rules(content: Mapping[str, Any]) -> None:
         if step["type"] == "Precompiled":
             growth *= check_charsmap(step["precompiled_charsmap"])
         elif step["type"] == "Prepend":
-            _check_prefix(step["prepend"])
+            if not 0 < len(step["prepend"]) <= _MAX_TOKEN:
+                raise TokenizerError(f"its normalizer must prepend 1 to {_MAX_TOKEN} characters")
         elif step["type"] == "Replace":
             growth *= max(1.0, len(step["content"]) / _pattern_length(step))
         if growth > _MAX_GROWTH:
@@ -119,11 +119,6 @@ def _steps(
     return iter(found)
 
 
-def _check_prefix(text: str) -> None:
-    if not 0 < len(text) <= _MAX_TOKEN:
-        raise TokenizerError(f"its normalizer must prepend 1 to {_MAX_TOKEN} characters")
-
-
 def _pattern_length(step: Mapping[str, Any]) -> int:
     """The fewest characters that a pattern matches."""
     pattern = step["pattern"]
@@ -140,7 +135,6 @@ def _pattern_length(step: Mapping[str, Any]) -> int:
 
 
 _MAX_REPLACEMENT = 64  # bytes; the longest of Unicode's NFKC has 33
-_DAMAGED = "its precompiled_charsmap is damaged"
 
 
 def check_charsmap(encoded: str | None) -> float:
@@ -150,30 +144,26 @@ def check_charsmap(encoded: str | None) -> float:
     """
     if not encoded:
         return 1.0
+    damaged = TokenizerError("its precompiled_charsmap is damaged")
     try:
         content = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise TokenizerError(_DAMAGED) from error
-    size = int.from_bytes(content[:4], "little")
-    units, texts = content[4 : 4 + size], content[4 + size :]
+        size = int.from_bytes(content[:4], "little")
+        units, texts = content[4 : 4 + size], content[4 + size :]
+        texts.decode()
+    except ValueError as error:
+        raise damaged from error
     # Children are found by an exclusive or with a byte, so that whole blocks of 256 units stay in the array.
     if len(content) < 4 or len(units) != size or size % 1024 or not size:
-        raise TokenizerError(_DAMAGED)
-    try:
-        texts.decode()
-    except UnicodeDecodeError as error:
-        raise TokenizerError(_DAMAGED) from error
+        raise damaged
     array = np.frombuffer(units, "<u4").astype(np.int64)
     children = np.arange(len(array)) ^ ((array >> 10) << ((array & (1 << 9)) >> 6))
     nodes = array < 1 << 31
     if (children[nodes] >= len(array)).any():
-        raise TokenizerError(_DAMAGED)
+        raise damaged
     values = array[children[nodes & ((array >> 8) & 1 == 1)]] & (2**31 - 1)
-    characters = np.frombuffer(texts, np.uint8)
-    if (values > len(characters)).any():
-        raise TokenizerError(_DAMAGED)
-    if ((np.append(characters, 0)[values] & 0xC0) == 0x80).any():  # within a character
-        raise TokenizerError(_DAMAGED)
+    starts = np.append(np.frombuffer(texts, np.uint8), 0)
+    if (values >= len(starts)).any() or ((starts[values] & 0xC0) == 0x80).any():  # outside, or within a character
+        raise damaged
     longest = max(map(len, texts.split(b"\0")))
     if longest > _MAX_REPLACEMENT:
         raise TokenizerError(f"its precompiled_charsmap must not replace a character by {longest} bytes")

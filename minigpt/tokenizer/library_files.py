@@ -1,15 +1,22 @@
 """Reads and writes the files of tokenizers that the `tokenizers` library runs, or that it can run once converted."""
 
-import json
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from minigpt.bounded_reading import read_json_unicode, read_regular
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import sentencepiece_file
-from minigpt.tokenizer.config_files import CONFIG, PATHS, TokenizerConfig, as_tokenizer_error
-from minigpt.tokenizer.huggingface_json import around_text, parse_prefix
+from minigpt.tokenizer.config_files import CONFIG, PATHS, TokenizerConfig, as_tokenizer_error, end_token, write_json
+from minigpt.tokenizer.huggingface_json import (
+    BYTE_LEVEL,
+    added_token,
+    around_text,
+    bpe_model,
+    parse_prefix,
+    tokenizer_json,
+)
 from minigpt.tokenizer.library import LibraryVocabulary, model_ids, unknown_token
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, check_prefix
 
@@ -45,7 +52,7 @@ def read_library_json(
     """
     with as_tokenizer_error(path):
         content = _as_opened(read_json_unicode(path), config)
-        original = next((path.with_name(name) for name in CONVERTED if path.with_name(name).exists()), None)
+        original = converted_file(path.parent)
         files = {} if original is None else {original.name: read_regular(original)}
         return _combine(content, config, end_of_text, files, difference, from_json=True)
 
@@ -85,26 +92,15 @@ def read_prefixed(
 
     Raises: TokenizerError if it is damaged.
     """
-    prefixed = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
-    content: dict[str, Any] = {
-        "version": "1.0",
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": prefixed,
-        "post_processor": None,
-        "decoder": prefixed,
-        "model": {"type": "BPE", "vocab": vocab, "merges": merges},
-    }
+    prefixed = BYTE_LEVEL | {"add_prefix_space": True}
+    content = tokenizer_json(bpe_model(vocab, merges), [], pre_tokenizer=prefixed, decoder=prefixed)
     return _combine(content, config, end_of_text, files, "its add_prefix_space (True) must be false")
 
 
-def write(
-    directory: Path, vocabulary: LibraryVocabulary, chat_template: str | None, options: Mapping[str, Any]
-) -> None:
+def write(directory: Path, vocabulary: LibraryVocabulary, options: Mapping[str, Any]) -> None:
     """Writes tokenizer.json and tokenizer_config.json with these further options, and the files that the tokenizer was
     made from.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     config = {
         **vocabulary.config,
         "bos_token": vocabulary.start_of_text,
@@ -112,12 +108,10 @@ def write(
         **vocabulary.roles,
         "model_input_names": ["input_ids", "attention_mask"],  # without token_type_ids, which GPT-2 models reject
         "clean_up_tokenization_spaces": False,
-        **({} if chat_template is None else {"chat_template": chat_template}),
         **options,
     }
-    # Bytes, because Windows would change the line ends of a text.
-    (directory / FILE).write_bytes(json.dumps(vocabulary.content, ensure_ascii=False).encode() + b"\n")
-    (directory / CONFIG).write_bytes(json.dumps(config, indent=2, ensure_ascii=False).encode() + b"\n")
+    write_json(directory / FILE, vocabulary.content)
+    write_json(directory / CONFIG, config, indent=2)
     for name, content in vocabulary.files.items():
         (directory / name).write_bytes(content)
 
@@ -158,7 +152,7 @@ def _combine(
     ids = model_ids(content["model"])
     added = {token["content"]: token for token in content.get("added_tokens") or ()}
     for name, id, options in config.tokens:
-        if added.setdefault(name, _added_token(name, id, options))["id"] != id:
+        if added.setdefault(name, added_token(name, id, options))["id"] != id:
             raise TokenizerError(f"its token {name!r} must have one id, but has {added[name]['id']} and {id}")
     ids |= {name: token["id"] for name, token in added.items()}
     named = [*config.roles.values(), *config.names, unknown_token(content["model"])]
@@ -169,22 +163,12 @@ def _combine(
         content["post_processor"] = around_text(prefix, {id: name for name, id in ids.items()})
     special |= {name for name, id in ids.items() if id in prefix}
     by_id = {ids[name]: name for name in special}
-    end = end_of_text or _first(
-        [
-            *(by_id.get(id) for id in config.end_ids),
-            config.roles.get("eos_token"),
-            config.roles.get("sep_token"),
-            *_ENDS,
-        ],
-        special,
-    )
-    if end is None or end not in ids:
-        raise TokenizerError(
-            f"it must name its end-of-text token, but {f'{end!r} has no id' if end else 'no eos_token has an id'}"
-        )
+    ends = (*map(by_id.get, config.end_ids), *map(config.roles.get, ("eos_token", "sep_token")), *_ENDS)
+    end = end_token(end_of_text, ends, ids)
     special.add(end)
     begins = [*(name for name, id in ids.items() if prefix and id == prefix[-1])]
-    start = _first([config.roles.get("bos_token"), *begins, config.roles.get("cls_token"), "[CLS]"], special) or end
+    starts = (config.roles.get("bos_token"), *begins, config.roles.get("cls_token"), "[CLS]")
+    start = next((name for name in starts if name and name in special), end)
     content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
     check_prefix(prefix, {name: ids[name] for name in special})
     vocabulary = LibraryVocabulary(
@@ -214,15 +198,6 @@ def _kept(config: TokenizerConfig, files: Mapping[str, bytes]) -> dict[str, Any]
     return {**kept, "tokenizer_class": config.class_name or usual}
 
 
-def _added_token(name: str, id: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    flags = {flag: options.get(flag) is True for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")}
-    return {"id": id, "content": name, **flags}
-
-
-def _first(names: list[str | None], known: set[str]) -> str | None:
-    return next((name for name in names if name in known), None)
-
-
 _ROLES = {
     "unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"
 }  # fmt: skip
@@ -231,41 +206,33 @@ _ROLES = {
 def _wordpiece_json(lines: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """The content of the tokenizer.json with the rules of BertTokenizer: `lines` has a token per line, and `config`
     the entries of tokenizer_config.json.
-
-    Raises: TokenizerError if it has no unknown token.
     """
     tokens = lines.replace("\r\n", "\n").removesuffix("\n").split("\n")
     vocab = {token: id for id, token in enumerate(tokens)}
     names = {role: config.get(role) or usual for role, usual in _ROLES.items()}
     if names["unk_token"] not in vocab:
         raise TokenizerError(f"it must have a line for its unknown token {names['unk_token']!r}")
-    literal = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     special = {name: vocab[name] for name in names.values() if name in vocab}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": id, "content": name, **literal} for name, id in sorted(special.items(), key=lambda item: item[1])
-        ],
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
-            "strip_accents": config.get("strip_accents"),
-            "lowercase": config.get("do_lower_case", True),
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": _bert_around_text(vocab, names),
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "model": {
+    return tokenizer_json(
+        {
             "type": "WordPiece",
             "unk_token": names["unk_token"],
             "continuing_subword_prefix": "##",
             "max_input_chars_per_word": 100,
             "vocab": vocab,
         },
-    }
+        [added_token(name, id, {"special": True}) for name, id in sorted(special.items(), key=itemgetter(1))],
+        normalizer={
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
+            "strip_accents": config.get("strip_accents"),
+            "lowercase": config.get("do_lower_case", True),
+        },
+        pre_tokenizer={"type": "BertPreTokenizer"},
+        post_processor=_bert_around_text(vocab, names),
+        decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
+    )
 
 
 def _bert_around_text(vocab: Mapping[str, int], roles: Mapping[str, str]) -> dict[str, Any] | None:

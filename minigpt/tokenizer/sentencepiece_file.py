@@ -14,15 +14,25 @@ from typing import Any, NamedTuple
 
 from minigpt.bounded_reading import protobuf_fields
 from minigpt.errors import TokenizerError
-from minigpt.tokenizer.huggingface_json import around_text
+from minigpt.tokenizer.huggingface_json import added_token, around_text, bpe_model, tokenizer_json
 from minigpt.tokenizer.vocabulary import MAX_IDS
 
 _UNIGRAM, _BPE = 1, 2
 _CONTROL, _USER_DEFINED = 3, 4
+_SETTINGS = {  # by the numbers of the message and of its field
+    (2, 3): "kind",
+    (2, 22): "splits_at_spaces",
+    (2, 35): "bytes_for_unknown",
+    (2, 40): "unknown",
+    (3, 2): "charsmap",
+    (3, 3): "adds_prefix",
+    (3, 4): "joins_spaces",
+}
+_LONGEST_MERGED = 256  # characters; SentencePiece's own limit is 16 by default
 _DAMAGED = "it is not a SentencePiece model, or is damaged"
 
 
-class Piece(NamedTuple):
+class StoredPiece(NamedTuple):
     """A token of a SentencePiece model, its log-probability, and what kind of token it is."""
 
     text: str
@@ -34,7 +44,7 @@ class Piece(NamedTuple):
 class SentencePieceModel:
     """The parts of a model file that say how text is encoded."""
 
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[StoredPiece] = field(default_factory=list)
     kind: int = _UNIGRAM
     unknown: int = 0
     bytes_for_unknown: bool = False
@@ -70,7 +80,7 @@ def read_sentencepiece(content: bytes) -> SentencePieceModel:
     return model
 
 
-def _read_piece(content: bytes) -> Piece:
+def _read_piece(content: bytes) -> StoredPiece:
     text, score, kind = "", 0.0, 1
     for number, value in protobuf_fields(content):
         if number == 1 and isinstance(value, bytes):
@@ -79,32 +89,17 @@ def _read_piece(content: bytes) -> Piece:
             (score,) = struct.unpack("<f", value)
         elif number == 3 and isinstance(value, int):
             kind = value
-    return Piece(text, score, kind)
+    return StoredPiece(text, score, kind)
 
 
 def _read_settings(model: SentencePieceModel, message: int, content: bytes) -> None:
     """Reads the trainer's settings (message 2) or the normalizer's (3)."""
     for number, value in protobuf_fields(content):
-        if isinstance(value, bytes):
-            if (message, number) == (3, 2):
-                model.charsmap = value
-            continue
-        match message, number:
-            case 2, 3:
-                model.kind = value
-            case 2, 22:
-                model.splits_at_spaces = bool(value)
-            case 2, 24:
-                if value:
-                    raise TokenizerError("its SentencePiece model must not treat white space as a suffix")
-            case 2, 35:
-                model.bytes_for_unknown = bool(value)
-            case 2, 40:
-                model.unknown = value
-            case 3, 3:
-                model.adds_prefix = bool(value)
-            case 3, 4:
-                model.joins_spaces = bool(value)
+        if (message, number) == (2, 24) and value and isinstance(value, int):
+            raise TokenizerError("its SentencePiece model must not treat white space as a suffix")
+        name = _SETTINGS.get((message, number), "")
+        if name and isinstance(value, bytes) == (name == "charsmap"):
+            setattr(model, name, value if name in ("charsmap", "kind", "unknown") else bool(value))
 
 
 def as_llama(model: SentencePieceModel, *, legacy: bool = False) -> SentencePieceModel:
@@ -128,8 +123,8 @@ def to_tokenizer_json(model: SentencePieceModel, *, as_xlm_roberta: bool = False
     """
     pieces, unknown = model.pieces, model.unknown
     if as_xlm_roberta:
-        first = [Piece(name, 0.0, _CONTROL) for name in ("<s>", "<pad>", "</s>", "<unk>")]
-        pieces, unknown = [*first, *pieces[3:], Piece("<mask>", 0.0, _CONTROL)], 3
+        first = [StoredPiece(name, 0.0, _CONTROL) for name in ("<s>", "<pad>", "</s>", "<unk>")]
+        pieces, unknown = [*first, *pieces[3:], StoredPiece("<mask>", 0.0, _CONTROL)], 3
     if not 0 <= unknown < len(pieces):
         raise TokenizerError(f"the id of its unknown token ({unknown}) must be that of a token")
     if len({piece.text for piece in pieces}) < len(pieces):
@@ -144,43 +139,29 @@ def to_tokenizer_json(model: SentencePieceModel, *, as_xlm_roberta: bool = False
         space = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
         strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if model.adds_prefix else []
         text_of = {"type": "Sequence", "decoders": [space, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]}
-    literal = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": id, "content": piece.text, **literal, "special": piece.kind != _USER_DEFINED}
+    return tokenizer_json(
+        _model(model, pieces, unknown),
+        [
+            added_token(piece.text, id, {"special": piece.kind != _USER_DEFINED})
             for id, piece in enumerate(pieces)
             if piece.kind in (_CONTROL, _USER_DEFINED) or id == unknown
         ],
-        "normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*first_split, metaspace]},
-        "post_processor": around_text([0], {0: "<s>", 2: "</s>"}, [2]) if as_xlm_roberta else None,
-        "decoder": text_of,
-        "model": _model(model, pieces, unknown),
-    }
+        normalizer={"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None,
+        pre_tokenizer={"type": "Sequence", "pretokenizers": [*first_split, metaspace]},
+        post_processor=around_text([0], {0: "<s>", 2: "</s>"}, [2]) if as_xlm_roberta else None,
+        decoder=text_of,
+    )
 
 
-def _model(model: SentencePieceModel, pieces: Sequence[Piece], unknown: int) -> dict[str, Any]:
+def _model(model: SentencePieceModel, pieces: Sequence[StoredPiece], unknown: int) -> dict[str, Any]:
     if model.kind == _UNIGRAM:
-        vocab = [[piece.text, piece.score] for piece in pieces]
-        return {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": model.bytes_for_unknown}
-    return {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": pieces[unknown].text,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": True,
-        "byte_fallback": model.bytes_for_unknown,
-        "ignore_merges": False,
-        "vocab": {piece.text: id for id, piece in enumerate(pieces)},
-        "merges": _merges(pieces),
-    }
+        scores = [[piece.text, piece.score] for piece in pieces]
+        return {"type": "Unigram", "unk_id": unknown, "vocab": scores, "byte_fallback": model.bytes_for_unknown}
+    vocab = {piece.text: id for id, piece in enumerate(pieces)}
+    return bpe_model(vocab, _merges(pieces), unknown=pieces[unknown].text, byte_fallback=model.bytes_for_unknown)
 
 
-def _merges(pieces: Sequence[Piece]) -> list[list[str]]:
+def _merges(pieces: Sequence[StoredPiece]) -> list[list[str]]:
     """The merges that make the tokens of a BPE model: SentencePiece stores only what they make, the likeliest first."""
     ids = {piece.text: id for id, piece in enumerate(pieces)}
     found = []
@@ -190,6 +171,3 @@ def _merges(pieces: Sequence[Piece]) -> list[list[str]]:
             if text[:at] in ids and text[at:] in ids:
                 found.append((id, at, len(text) - at, text[:at], text[at:]))
     return [[left, right] for *_, left, right in sorted(found)]
-
-
-_LONGEST_MERGED = 256  # characters; SentencePiece's own limit is 16 by default

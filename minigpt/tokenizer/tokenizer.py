@@ -20,7 +20,7 @@ import tiktoken
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer import files
 from minigpt.tokenizer.bpe_training import requested_vocab_size, train_merges
-from minigpt.tokenizer.config_files import read_end_ids
+from minigpt.tokenizer.config_files import read_config
 from minigpt.tokenizer.library import LibraryCoder, LibraryVocabulary
 from minigpt.tokenizer.utf8 import Transitions, token_transitions
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, bytes_to_unicode, replace_surrogates
@@ -43,8 +43,6 @@ class Tokenizer:
 
     `prefix_ids` are the special tokens that an imported tokenizer puts before each text, as transformers does. They
     begin prompts; `encode` does not add them.
-
-    Of an imported tokenizer that is not `is_lossless`, decoding may not give the text back.
 
     `end_of_text` separates documents. A generated text ends at any of `end_ids`: end-of-text, and the other ids that an
     imported model lists as its `eos_token_id`.
@@ -114,10 +112,11 @@ class Tokenizer:
         Raises: TokenizerError if the directory has no tokenizer, or a damaged one, or one whose ids would differ here.
         """
         directory = Path(directory)
-        tokenizer = cls(files.read(directory, end_of_text), files.read_chat_template(directory))
-        if files.reads_names(directory):
+        config = read_config(directory)
+        tokenizer = cls(files.read(directory, config, end_of_text), config.chat_template)
+        if config.options.get(files.READS_NAMES) is True:
             tokenizer = tokenizer.with_names()
-        return tokenizer.with_end_ids(read_end_ids(directory))
+        return tokenizer.with_end_ids(config.stop_ids)
 
     def save(self, directory: str | Path) -> None:
         """Writes the files that Hugging Face's AutoTokenizer and older programs read.
@@ -128,22 +127,21 @@ class Tokenizer:
 
     def with_chat_template(self, chat_template: str | None) -> Self:
         """A copy with this chat template; the ids of every text are the same."""
-        other = copy.copy(self)
-        other.chat_template = chat_template
-        return other
+        return self._changed(chat_template=chat_template)
 
     def with_names(self) -> Self:
         """A copy that `reads_names`: in documents, the names of special tokens are these tokens."""
-        other = copy.copy(self)
-        other.reads_names = True
-        other.__dict__.pop("fingerprint", None)
-        return other
+        return self._changed(reads_names=True)
 
     def with_end_ids(self, ids: Iterable[int]) -> Self:
         """A copy by which a generated text ends at any of these ids that it has, and at end-of-text."""
-        other = copy.copy(self)
         known = (id for id in ids if 0 <= id < self.vocab_size)
-        other.end_ids = tuple(dict.fromkeys((self.end_of_text, *known)))
+        return self._changed(end_ids=tuple(dict.fromkeys((self.end_of_text, *known))))
+
+    def _changed(self, **attributes: Any) -> Self:
+        other = copy.copy(self)
+        other.__dict__ |= attributes
+        other.__dict__.pop("fingerprint", None)
         return other
 
     @property
@@ -158,14 +156,7 @@ class Tokenizer:
         It is end-of-text, which separates the texts that a byte-level model is trained on here, or the token that
         begins the texts of an imported tokenizer. Other programs read `special_id("bos_token")` in files.
         """
-        return self.prefix_ids[-1] if self.prefix_ids else self._usual_start
-
-    @property
-    def _usual_start(self) -> int:
-        """`start_of_text` without a prefix."""
-        if isinstance(self.vocabulary, Vocabulary):
-            return self.end_of_text
-        return self.special[self.vocabulary.start_of_text]
+        return self.prefix_ids[-1] if self.prefix_ids else self.special[self.vocabulary.start_of_text]
 
     @property
     def class_name(self) -> str:
@@ -176,7 +167,7 @@ class Tokenizer:
     @property
     def unknown(self) -> str | None:
         """The token that stands for characters without a token; None if every text has tokens."""
-        return self.vocabulary.unknown if isinstance(self.vocabulary, LibraryVocabulary) else None
+        return self.vocabulary.unknown
 
     def losses(self) -> list[str]:
         """What of a text is not in its ids: sentences for the user, none for a lossless tokenizer."""
@@ -189,7 +180,7 @@ class Tokenizer:
         """
         if isinstance(self.vocabulary, Vocabulary):
             return self.vocabulary
-        difference = f": {self.vocabulary.difference}" if isinstance(self.vocabulary, LibraryVocabulary) else ""
+        difference = f": {self.vocabulary.difference}" if self.vocabulary.difference else ""
         raise TokenizerError(
             f"{purpose} needs a byte-level tokenizer like GPT-2's, but this model's is {self.name}{difference}"
         )
@@ -211,7 +202,7 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """A hexadecimal hash that two tokenizers share only if they give the same ids for every text."""
         own = self._text_fingerprint
-        if not self.reads_names and self.start_of_text == self._usual_start:
+        if not self.reads_names and self.start_of_text == self.special[self.vocabulary.start_of_text]:
             return own
         return hashlib.sha256(f"{own} {self.reads_names} {self.start_of_text}".encode()).hexdigest()
 
@@ -298,7 +289,7 @@ class Tokenizer:
         if not special_tokens or not self.named_in(text):
             return self._coder.encode(text)
         if isinstance(self._coder, LibraryCoder):
-            return self._coder.encode_names(text)
+            return self._coder.encode(text, special_tokens=True)
         ids: list[int] = []
         for index, part in enumerate(self._special_names.split(text)):
             ids += [self.special[part]] if index % 2 else self._coder.encode(part)

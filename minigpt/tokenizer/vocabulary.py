@@ -119,6 +119,13 @@ class Vocabulary:
     roles: Mapping[str, str] = field(default_factory=dict)
     prefix: Sequence[int] = ()
 
+    unknown = None  # every text has tokens
+
+    @property
+    def start_of_text(self) -> str:
+        """The special token that an empty prompt becomes."""
+        return self.end_of_text
+
     @classmethod
     def in_order(
         cls, alphabet: bytes, merges: Sequence[Merge] = (), characters: Sequence[str] | None = None
@@ -163,7 +170,8 @@ class Vocabulary:
 
         Raises: TokenizerError as `mergeable_ranks`, and for a merge whose result is not in the vocabulary.
         """
-        if self.by_character or (self.is_in_order and _hash_of(self.merges) == _GPT2_MERGES):
+        digest = hashlib.sha256(b"\n".join(map(b" ".join, self.merges))).hexdigest()
+        if self.by_character or (self.is_in_order and digest == _GPT2_MERGES):
             return dict(self.tokens)
         result = {token: self.tokens[token] for token in (bytes([byte]) for byte in range(256))}
         for token in mergeable_ranks(self.merges):
@@ -186,10 +194,6 @@ class Vocabulary:
             and all(len(token) == 1 for token in tokens[:256])
             and tokens[256:] == merged
         )
-
-
-def _hash_of(merges: Sequence[Merge]) -> str:
-    return hashlib.sha256(b"\n".join(map(b" ".join, merges))).hexdigest()
 
 
 def check_prefix(prefix: Sequence[int], special: Mapping[str, int]) -> None:

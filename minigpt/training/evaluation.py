@@ -11,10 +11,10 @@ from minigpt.config import SamplingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import GenerationError, TrainingError
 from minigpt.evaluation.perplexity import EvaluationResult, evaluate
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.generation.streaming import generate_text
-from minigpt.inspection.surprisal import passage, surprisal
+from minigpt.inspection.activations import passage, surprisal
 from minigpt.model.gpt import GPT
 from minigpt.training.budget import Budget
 from minigpt.training.checkpointing import Checkpointer
@@ -116,7 +116,7 @@ class Evaluator:
         with self._inference(), self.world.unsharded(self.model):
             # A sample is too short to pay for recording CUDA graphs, which do not support sharded weights either.
             on_cpu = self.model.token_embedding.weight.device.type == "cpu"
-            engine = resolve_engine(self.model) if on_cpu else TorchEngine(self.model)
+            engine = resolve_engine(self.model) if on_cpu else Engine(self.model)
             try:
                 return "".join(generate_text(engine, self.corpus.tokenizer, self.sample_prompt, _SAMPLING))
             except GenerationError as error:

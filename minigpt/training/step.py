@@ -32,7 +32,7 @@ _SKIPS_OF_DIVERGENCE = 5  # skipped steps in a row that mean that training has d
 
 
 class Batches(Protocol):
-    """A source of batches: `minigpt.data.corpus.Corpus`, or random tokens to measure speed."""
+    """A source of batches: `minigpt.data.corpus.Corpus`."""
 
     def batch(
         self, step: int, size: int, length: int, seed: int, rows: range, noise: float, bpe_dropout: float,

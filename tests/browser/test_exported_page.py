@@ -179,21 +179,6 @@ def test_an_alternative_of_a_token_starts_another_text_from_it(opened: Any) -> N
     assert pieces(opened) == before
 
 
-def test_a_token_may_be_continued_once_more(opened: Any) -> None:
-    before = write(opened, temperature="1", count="30", seed="5")
-    opened.ask("document.querySelectorAll('.piece')[5].click()")
-    again = "[...document.querySelectorAll('.choices button')].find(e => e.ariaCurrent).click()"
-    opened.ask(again)
-    finish(opened)
-    after = pieces(opened)
-    assert after[:5] == before[:5]
-    assert after != before
-    opened.ask("document.getElementById('setting-count').value = ''")
-    opened.ask("document.querySelectorAll('.piece')[5].click()")
-    opened.ask(again)
-    assert opened.ask("document.querySelectorAll('.branches button').length") == 2  # none with invalid settings
-
-
 def test_every_alternative_keeps_the_text_in_whole_characters(opened: Any) -> None:
     write(opened, temperature="1.5", topP="1", count="60", seed="5")
     several = (
@@ -206,31 +191,6 @@ def test_every_alternative_keeps_the_text_in_whole_characters(opened: Any) -> No
     )
     assert not [label for label in first if re.fullmatch("⟨[89ab].⟩", label)]  # no character begins with these bytes
     assert all(re.fullmatch("⟨[89ab].⟩", label) for label in second)
-
-
-def test_keys_move_between_tokens_and_open_their_alternatives(opened: Any) -> None:
-    write(opened, temperature="0", count="5")
-    last = len(pieces(opened)) - 1
-    opened.ask("document.querySelector('.piece').focus()")
-    index = "[...document.querySelectorAll('.piece')].indexOf(document.activeElement)"
-    opened.press("ArrowRight")
-    assert opened.ask(index) == 1
-    opened.press("End")
-    assert opened.ask(index) == last
-    opened.press("Enter")
-    assert opened.ask("document.activeElement.ariaCurrent") == "true"
-    opened.press("Escape")
-    assert opened.ask(index) == last
-    labels = opened.ask("[...document.querySelectorAll('.piece')].map(e => e.getAttribute('aria-label'))")
-    assert all("probability" in label for label in labels)
-
-
-def test_the_mouse_over_a_token_names_what_else_was_likely(opened: Any) -> None:
-    write(opened, temperature="0", count="5")
-    x, y = opened.ask("(({ x, y, width, height }) => [x + width / 2, y + height / 2])"
-                      "(document.querySelector('.piece').getBoundingClientRect())")  # fmt: skip
-    opened.point(x, y)
-    assert re.fullmatch(r"\S+ [\d.]+%( · \S+ [\d.<]+%){5}", opened.ask("document.querySelector('.piece').title"))
 
 
 def open_attention(browser: Any, number: int) -> None:
@@ -352,12 +312,6 @@ def test_a_stop_after_the_end_does_not_stop_the_next_text(opened: Any) -> None:
     opened.ask("[...document.querySelectorAll('.buttons button')].find(e => e.textContent === 'Write more').click()")
     finish(opened)
     assert count(opened) == 14
-
-
-def test_the_page_fits_a_narrow_window(opened: Any) -> None:
-    write(opened, temperature="1", seed="3", count="100")
-    open_attention(opened, 8)
-    assert opened.ask("document.documentElement.scrollWidth") == 390
 
 
 def test_without_webassembly_the_page_computes_in_javascript_and_says_so(browser: Any, page: Path) -> None:

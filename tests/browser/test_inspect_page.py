@@ -7,7 +7,7 @@ import pytest
 from builders import new_model
 
 from minigpt.inspection.activations import Inspection, inspect
-from minigpt.reports.inspection_page import inspection_page
+from minigpt.reports.page import inspection_page
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -185,15 +185,3 @@ def test_light_and_dark_follow_the_system_and_the_switch(browser: Any, opened: A
     assert brightness() > 200
     browser.ask("document.querySelector('#theme').click()")
     assert brightness() < 60
-
-
-def test_the_page_of_a_large_model_is_usable(browser: Any, tmp_path: Path) -> None:
-    model = new_model(n_positions=64, n_embd=24, n_layer=12, n_head=12)
-    found = inspect(model, list(range(32, 96)), top=10)
-    path = tmp_path / "large.html"
-    path.write_text(inspection_page(found, Tokenizer.named("bytes"), "large"), encoding="utf-8")
-    browser.open(path, width=1200)
-    assert browser.errors == []
-    assert browser.ask("document.querySelectorAll('button.map').length") == 144
-    assert browser.ask("document.documentElement.scrollWidth") <= 1200  # wider parts scroll on their own
-    assert read_weight(browser) == f"{found.attention[0, 0, -1, 0]:.4f}"

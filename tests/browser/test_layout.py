@@ -8,7 +8,7 @@ import pytest
 from builders import new_model, new_run
 
 from minigpt.inspection.activations import inspect
-from minigpt.reports.inspection_page import inspection_page
+from minigpt.reports.page import inspection_page
 from minigpt.reports.run_report import report_page
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -134,15 +134,3 @@ def test_charts_are_drawn_again_when_the_window_changes(browser: Any, tmp_path: 
     narrow = browser.ask("document.querySelector('svg.chart').viewBox.baseVal.width")
     assert narrow < 390 < wide
     assert browser.ask(SMALL) == []
-
-
-def test_no_legend_repeats_a_title(browser: Any, tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text(report(tmp_path), encoding="utf-8")
-    browser.open(tmp_path / "page.html")
-    figures = browser.ask(
-        "[...document.querySelectorAll('figure')].map(f => [f.querySelector('figcaption').textContent,"
-        " ...[...f.querySelectorAll('.value')].map(e => e.textContent)])"
-    )
-    assert len(figures) == 6
-    for title, *names in figures:
-        assert all(name.lower() not in title.lower() for name in names), (title, names)

@@ -305,17 +305,6 @@ def test_a_branch_continues_the_exact_tokens(opened: Any, server: SocketServer) 
     assert branch == branch[0] + shown(expected)
 
 
-def test_a_token_may_be_continued_once_more(opened: Any) -> None:
-    write(opened, "Once", max_tokens=30, min_new_tokens=30, temperature=1)
-    before = opened.ask(f"{PIECES}.map(e => e.textContent)")
-    open_piece(opened, 5)
-    opened.ask(f"{CHOICES}.find(e => e.ariaCurrent).click()")
-    finish(opened)
-    after = opened.ask(f"{PIECES}.map(e => e.textContent)")
-    assert after[:5] == before[:5]  # the token may be the first byte of a character
-    assert after != before
-
-
 def test_a_text_that_a_setting_ended_can_be_continued(opened: Any, server: SocketServer) -> None:
     (text,) = answer(server, prompt="Once", seed=5, max_tokens=60)
     write(opened, "Once", seed=5, max_tokens=60, stop=next(filter(str.isalnum, text[5:])))
@@ -546,13 +535,3 @@ def test_the_page_fits_the_window(browser: Any, server: SocketServer, width: int
     )
     assert small == 0
     assert browser.errors == []
-
-
-def test_the_page_is_dark_on_dark_systems(browser: Any, server: SocketServer, tmp_path: Path) -> None:
-    brightness = []
-    for dark in (False, True):
-        browser.visit(address(server), dark=dark)
-        wait(browser, "document.body.dataset.ready")
-        red = browser.ask("parseInt(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0])")
-        brightness.append(red)
-    assert brightness[0] > 200 > 60 > brightness[1]

@@ -183,10 +183,3 @@ def test_an_empty_log_is_reported_as_such(browser: Any, tmp_path: Path) -> None:
     assert browser.errors == []
     assert "No data yet." in browser.ask("document.body.textContent")
     assert "No samples were generated." in browser.ask("document.body.textContent")
-
-
-@pytest.mark.parametrize("width", [420, 1400])
-def test_the_page_fits_its_window(browser: Any, tmp_path: Path, width: int) -> None:
-    (tmp_path / "page.html").write_text(report_page([save_run(tmp_path / "fox").directory]), encoding="utf-8")
-    browser.open(tmp_path / "page.html", width=width)
-    assert browser.ask("document.documentElement.scrollWidth") <= width

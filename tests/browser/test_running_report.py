@@ -12,7 +12,7 @@ from minigpt.jobs.pages import RunningReport
 from minigpt.reports import REPORT
 from minigpt.reports.run_report import write_report
 from minigpt.storage.run import Run
-from minigpt.training.events import Step
+from minigpt.training.events import Notice, Step
 
 HOSTILE = "<b>x</b></script><script>alert(1)</script>"
 
@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> Run:
 def page(run: Run, monkeypatch: pytest.MonkeyPatch) -> RunningReport:
     monkeypatch.setattr(pages, "_SHARE", 1e9)
     page = RunningReport(run, run.directory / REPORT, 80)
-    page.step(
+    page.observe(
         Step(
             step=40, progress=0.5, loss=2.5, learning_rate=0.01, gradient_norm=1.0, tokens=64, seconds=130.0,
             seconds_left=125.0, tokens_per_second=5000.0,
@@ -49,7 +49,7 @@ def wait_for(browser: Any, condition: str) -> None:
 def test_the_page_shows_the_progress_and_reloads_until_the_run_has_ended(
     browser: Any, page: RunningReport, run: Run
 ) -> None:
-    page.notice(f"skipped step 3 {HOSTILE}")
+    page.observe(Notice(3, f"skipped step 3 {HOSTILE}"))
     page.write()
     page.write()  # a moment later, so that the next page is due at once
     browser.open(run.directory / REPORT)
@@ -76,7 +76,7 @@ def test_the_page_says_that_the_run_may_have_stopped(
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_fits_the_window(browser: Any, page: RunningReport, run: Run, width: int) -> None:
-    page.notice("averylongnotice" * 30)
+    page.observe(Notice(3, "averylongnotice" * 30))
     page.write()
     browser.open(run.directory / REPORT, width=width)
     assert browser.ask("document.documentElement.scrollWidth") <= width

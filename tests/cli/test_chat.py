@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from builders import new_model
 
-from minigpt.cli import chat
+from minigpt.cli import session as session_module
 from minigpt.cli.chat import ChatSession
 from minigpt.cli.session import OUT_OF_MEMORY
 from minigpt.config import SamplingConfig
 from minigpt.data.transcript import CHAT_TEMPLATE, Message
 from minigpt.generation import streaming
 from minigpt.generation.decoding import GeneratedToken
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.engine import Engine
 from minigpt.generation.streaming import Piece
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ CHAT_BYTES = Tokenizer.named("bytes").with_chat_template(CHAT_TEMPLATE)
 def new_session(*, n_positions: int = 256, system: str | None = None, **settings: Any) -> ChatSession:
     model = new_model(scale=10, n_positions=n_positions, n_layer=1)
     config = SamplingConfig(**{"max_new_tokens": 16, "temperature": 2.0, "seed": 1, **settings})
-    return ChatSession(TorchEngine(model), CHAT_BYTES, config, system)
+    return ChatSession(Engine(model), CHAT_BYTES, config, system)
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_ctrl_c_keeps_what_the_model_wrote(
         if text == "d":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(chat, "write", write)
+    monkeypatch.setattr(session_module, "write", write)
     session.run(iter(["Hi"]))
     assert session.messages[-1] == Message("assistant", "abc")
     assert "[stopped]" in capsys.readouterr().err
@@ -184,7 +184,7 @@ def test_ctrl_c_before_the_answer_keeps_the_old_one(
     session.run(iter(["first"]))
     before = session.messages[:]
     with monkeypatch.context() as stopped:
-        stopped.setattr(chat, "write", raise_interrupt)
+        stopped.setattr(session_module, "write", raise_interrupt)
         session.run(iter(["/retry"]))
         assert session.messages == before
         session.run(iter(["second"]))
@@ -210,17 +210,6 @@ def test_save_writes_a_transcript_or_a_chat_log_that_can_be_trained_on(
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == text
     assert [piece for piece, _ in scan(tmp_path / "a.jsonl").pieces()] == [text]
     assert json.loads((tmp_path / "a.jsonl").read_text(encoding="utf-8"))["messages"][0]["role"] == "system"
-
-
-def test_save_after_new_replaces_no_file_of_the_old_conversation(
-    model_says: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model_says(" one\nU", " two\nU")
-    file = tmp_path / "a.txt"
-    session = new_session()
-    session.run(iter(["First", f"/save {file}", "/new", "Second", f"/save {file}"]))
-    assert file.read_text(encoding="utf-8") == "User: First\nAssistant: one\n"
-    assert f"{file} exists already; give another name, or replace it by /save --force" in capsys.readouterr().err
 
 
 def test_an_answer_that_was_cut_says_so(
@@ -249,7 +238,7 @@ def test_an_answer_that_fills_the_context_says_that_the_model_no_longer_read_all
         if len(written) == 60:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(chat, "write", write)
+    monkeypatch.setattr(session_module, "write", write)
     session.run(iter(["/retry"]))
     assert full in capsys.readouterr().err.split("[stopped]")[1]
 

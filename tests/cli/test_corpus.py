@@ -119,7 +119,7 @@ def test_a_model_that_has_not_seen_the_text_is_measured_like_a_baseline(run: Any
 def test_a_model_that_cannot_be_measured_is_refused_before_the_text_is_read(
     run: Any, sea: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bare = Tokenizer(IdsOnly.checked(size=257, end_id=256))
+    bare = Tokenizer(IdsOnly(size=257, end_id=256))
     save_checkpoint(here / "checkpoints" / "bare", new_model(vocab_size=257), bare)
     monkeypatch.setattr("minigpt.data.sources.scan", lambda *_, **__: pytest.fail("read"))
     refused = run("corpus", "sea.txt", "--model", "bare")
@@ -133,31 +133,6 @@ def test_a_model_for_which_memory_runs_out_is_one_line(run: Any, sea: Path, monk
 
     monkeypatch.setattr("minigpt.corpus_report.build_report.build_report", runs_out)
     assert run("corpus", "sea.txt").stderr.endswith("out of memory; close other programs, or omit --model\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["missing.txt"], "missing.txt does not exist"),
-        (["empty.txt"], "empty.txt contains no text"),
-        (["nothing"], "nothing has no text file"),
-        (["picture.png"], "picture.png is not text: it contains zero bytes"),
-        (["*.md"], "*.md matches no file"),
-        (["rows.jsonl"], "rows.jsonl, line 1 has no key 'text'"),
-        (["fox.txt", "--model", "nobody"], "no model 'nobody'"),
-        (["fox.txt", "--validation-fraction", "2"], "validation_fraction (2.0) must be at most 0.5"),
-    ],
-)
-def test_wrong_input_is_one_line_on_stderr(run: Any, here: Path, arguments: list[str], message: str) -> None:
-    (here / "empty.txt").touch()
-    (here / "nothing").mkdir()
-    (here / "picture.png").write_bytes(b"\x89PNG\r\n\0\0")
-    (here / "rows.jsonl").write_text('{"body": "x"}\n')
-    result = run("corpus", *arguments)
-    assert result.exit_code == 1
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stdout == ""
 
 
 def test_training_prints_and_records_the_baselines_and_says_which_it_beats(

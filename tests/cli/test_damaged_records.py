@@ -183,7 +183,7 @@ def problems_of(cases: list[tuple[str, Write]], fox: Path, here: Path) -> list[s
 @pytest.mark.parametrize("kind", KINDS)
 def test_some_damaged_files_end_no_command_in_a_traceback(kind: str, fox: Path, here: Path) -> None:
     cases = list(KINDS[kind](fox))
-    assert problems_of(random.Random(kind).sample(cases, 12), fox, here) == []
+    assert problems_of(random.Random(kind).sample(cases, 8), fox, here) == []
 
 
 @pytest.mark.slow

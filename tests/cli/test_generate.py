@@ -98,12 +98,6 @@ def test_invalid_utf8_is_written_only_if_it_is_allowed(run: Any) -> None:
     assert "\ufffd" in run("generate", "abc", *options, "--allow-invalid-utf8").stdout
 
 
-def test_no_prompt_starts_a_document(run: Any) -> None:
-    save_model("one")
-    result = run("generate", *SHORT)
-    assert result.exit_code == 0, result.stderr
-
-
 def test_generate_imports_only_what_it_uses(run: Any) -> None:
     save_model("one")
     code = (
@@ -139,13 +133,6 @@ def test_escapes_alone_are_the_characters_that_they_mean(run: Any) -> None:
     assert json.loads(literal.stdout)["finish_reason"] == "length"
     assert r"'\\nabla' contains a backslash; only \n, \r and \t alone mean" in literal.stderr
     assert "\n" not in json.loads(run(*forced, "--bad-words", r"\n").stdout)["text"]
-
-
-def test_generation_continues_past_the_context_and_reports_what_the_model_reads_of_a_long_prompt(run: Any) -> None:
-    save_model("one")
-    result = run("generate", "a" * 40, "--max-new-tokens", "40", "--json")
-    assert "the model reads only its end" in result.stderr
-    assert len(json.loads(result.stdout)["ids"]) <= 40
 
 
 def test_the_number_of_window_moves_is_reported(run: Any) -> None:
@@ -186,16 +173,11 @@ def test_a_model_that_is_being_saved_is_read_as_a_whole(run: Any) -> None:
     saving = threading.Thread(target=save)
     saving.start()
     try:
-        for _ in range(20):
+        for _ in range(8):
             assert records(run("generate", "abc", "--model", "one", *arguments).stdout)[0]["ids"] in whole
     finally:
         stop.set()
         saving.join()
-
-
-def test_a_top_k_above_the_vocabulary_is_clamped(run: Any) -> None:
-    save_model("one")
-    assert run("generate", "abc", *SHORT, "--top-k", "100000").exit_code == 0
 
 
 def records(text: str) -> list[dict[str, Any]]:
@@ -372,6 +354,7 @@ def test_a_long_prompt_is_refused_by_strict_and_its_beginning_kept_by_keep_first
     kept = run("generate", "b" * 4 + "a" * 40, *SHORT, "--json", "--seed", "1", "--context", "keep-first:4")
     assert "the model reads its first 4 tokens and its end" in kept.stderr
     slid = run("generate", "b" * 4 + "a" * 40, *SHORT, "--json", "--seed", "1")
+    assert "the model reads only its end" in slid.stderr
     assert records(kept.stdout)[0]["logprobs"] != records(slid.stdout)[0]["logprobs"]
 
 
@@ -411,26 +394,7 @@ def test_a_pipe_closed_before_the_last_output_is_not_an_error() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_closed_pipe_is_not_an_error_for_a_rich_table_either(here: Path) -> None:
-    save_model("one")
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "minigpt", "info"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
-    )
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "sys.argv = ['minigpt', 'list']\nmodel_list.list_models = fail",
-        "app.app = fail",
-        "app.app = close",
-    ],
-    ids=["in a command", "around it", "at the end"],
-)
+@pytest.mark.parametrize("script", ["sys.argv = ['minigpt', 'list']\nmodel_list.list_models = fail", "app.app = close"])
 def test_the_error_of_windows_for_a_closed_pipe_is_known(script: str) -> None:
     program = f"""
 import errno, sys
@@ -464,7 +428,6 @@ def test_windows_changes_neither_the_arguments_nor_the_line_ends() -> None:
 @pytest.mark.parametrize(
     ("script", "redirected", "code", "expected"),
     [
-        ("print('to a full disk')", "> /dev/full", 1, "minigpt: standard output could not be written (no space left"),
         ("print('to a full disk', flush=True)", "> /dev/full", 1, "minigpt: standard output could not be written"),
         ("print('to nobody')", ">&-", 0, ""),
         ("print('on the way', file=sys.stderr, flush=True); print('done')", "2> /dev/full", 0, "done"),
@@ -498,14 +461,6 @@ def test_too_little_memory_to_load_a_package_is_one_sentence(
     assert result.stderr.startswith("minigpt: there is too little memory; raise the limit")
 
 
-def test_beam_search_returns_its_best_texts(run: Any) -> None:
-    save_model("one")
-    beams = records(run("generate", "abc", *SHORT, "--json", "--beams", "4", "--samples", "2").stdout)
-    assert len(beams) == 2
-    assert beams[0]["ids"] != beams[1]["ids"]
-    assert run("generate", "abc", *SHORT, "--beams", "2", "--samples", "3").exit_code == 1
-
-
 def test_beam_search_generates_as_many_tokens_as_fit_unless_a_number_is_given(run: Any) -> None:
     save_model("one")
     arguments = ["generate", "abc", "--device", "cpu", "--json", "--beams", "2"]
@@ -530,62 +485,9 @@ def test_best_of_prints_the_most_likely_of_its_texts_and_says_so(run: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["x"], "minigpt train corpus.txt"),
-        (["x", "--model", "nothing"], "no model 'nothing'"),
-        (["x", "--temperature", "-1"], "temperature (-1.0) must be at least 0"),
-        (["x", "--top-p", "0"], "top_p (0.0) must be above 0"),
-        (["x", "--samples", "0"], "samples (0) must be at least 1"),
-        (["x", "--prompt-file", "y.txt"], "a prompt cannot be combined with --prompt-file"),
-        (["--prompt-file", "missing.txt"], "missing.txt cannot be read"),
-        (["x", "--prompt-format", "lines"], "--prompt-format lines describes a file"),
-        (["x", "--context", "keep-last:3"], "context ('keep-last:3') must be slide or keep-first:N"),
-        (["x", "--min-new-tokens", "300"], "min_new_tokens (300) must be at most max_new_tokens (200)"),
-        (["x", "--copied-words", "8"], "--copied-words 8 needs --memorization"),
-        (["x", "--alternatives", "0"], "--alternatives 0 needs --json or --table"),
-        (["x", "--alternatives", "3", "--explain"], "--alternatives 3 needs --json or --table"),
-        (["x", "--beams", "2", "--draft", "y"], "beams (2) cannot be combined with --draft"),
-        (["x", "--beams", "2", "--json", "--alternatives", "3"], "--alternatives 3 cannot be combined with --beams"),
-        (["x", "--best-of", "0"], "best_of (0) must be at least 1"),
-        (["x", "--best-of", "2", "--samples", "3"], "samples (3) must be at most best_of (2)"),
-        (["x", "--best-of", "2", "--beams", "2"], "beams (2) cannot be combined with best_of (2)"),
-        (["x", "--best-of", "2", "--temperature", "0"], "best_of (2) needs a temperature above 0"),
-        (["x", "--device", "tpu"], "device ('tpu')"),
-    ],
-)
-def test_wrong_input_is_one_line_on_stderr(run: Any, arguments: list[str], message: str) -> None:
-    result = run("generate", *arguments)
-    assert result.exit_code == 1
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--stop", ""], "stop contains an empty text ('')"),
-        (["--context", "keep-first:99"], "keep-first (99) must be at most half the context length (8)"),
-        (["--logit-bias", "#999=1"], "logit_bias of #999 must be for an id from 0 to 256"),
-        (
-            ["--beams", "2", "--max-new-tokens", "14"],
-            "with beams, the prompt's tokens (3) and max_new_tokens (14) must fit into the context (16) together; give "
-            "a --max-new-tokens of at most 13",
-        ),
-    ],
-)
-def test_wrong_settings_are_reported_before_the_prompt_is_printed(run: Any, arguments: list[str], message: str) -> None:
-    save_model("one")
-    result = run("generate", "abc", *SHORT, *arguments)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"minigpt: {message}")
-
-
-@pytest.mark.parametrize(
     ("script", "redirected", "expected"),
     [
         ("print(ascii(input()))", "< latin1.txt", "'caf\\udce9'\n"),
-        ("import sys; print(sys.stdin.buffer.read())", "< latin1.txt", "b'caf\\xe9\\n'\n"),
         ("import sys; print(sys.stdin.buffer.read())", "<&-", "b''\n"),
     ],
 )
@@ -628,8 +530,10 @@ def test_a_text_on_the_command_line_that_is_not_utf8_is_refused(
         assert refused.stderr.endswith(f"put it into a file and give {file} FILE --encoding latin-1\n")
 
 
-@pytest.mark.parametrize("arguments", [["generate", "-m", "fox", "--prompt-file"], ["inspect", "fox", "--file"]])
-@pytest.mark.parametrize("source", ["prompt.txt", "-"])
+@pytest.mark.parametrize(
+    ("arguments", "source"),
+    [(["generate", "-m", "fox", "--prompt-file"], "prompt.txt"), (["inspect", "fox", "--file"], "-")],
+)
 def test_a_file_of_prompts_is_read_as_a_text_is(run: Any, here: Path, arguments: list[str], source: str) -> None:
     save_model("fox")
     name = "standard input" if source == "-" else source

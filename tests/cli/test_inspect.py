@@ -137,31 +137,6 @@ def test_an_existing_file_is_replaced_if_it_is_an_output_of_the_same_option_or_w
     assert run(*INSPECT, "fox", other, "out.png", *heads).exit_code == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([""], "the text is empty: give one after the model's name, or with --file (- for standard input)"),
-        ([], "the text is empty: give one after the model's name, or with --file (- for standard input)"),
-        (["a", "--file", "x.txt"], "a text cannot be combined with --file; give one of the two"),
-        (["--file", "no"], "no cannot be read (No such file or directory); give a text file, or - for standard input"),
-        (["a", "--png", "x.png"], "--png draws one attention map: give its --layer and --head, both counted from 0"),
-        (["a", "--json", "--table"], "--json cannot be combined with --table; give one of the two"),
-        (["a", "--head", "1"], "--layer and --head choose an attention map: give --png FILE or --html FILE too"),
-        (["a", "--html", "x.html", "--layer", "2"], "layer (2) must be from 0 to 1 for this model"),
-        (["a", "--png", "x.png", "--layer", "0", "--head", "-1"], "head (-1) must be from 0 to 1 for this model"),
-        (
-            ["a", "--html", "missing/x.html"],
-            "missing/x.html could not be written: the folder missing does not exist; create it first",
-        ),
-    ],
-)  # fmt: skip
-def test_wrong_input_is_one_line_on_stderr(run: Any, one: Path, arguments: list[str], message: str) -> None:
-    result = run(*INSPECT, *arguments)
-    assert result.exit_code == 1
-    assert result.stderr == f"minigpt: {message}\n"
-    assert result.stdout == ""
-
-
 def test_a_missing_matplotlib_and_a_missing_tokenizer_are_one_line_each(
     run: Any, one: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,18 +177,6 @@ def test_several_samples_are_explained_one_after_the_other(run: Any, one: Path) 
     result = run(*GENERATE, "--explain", "--samples", "3")
     assert result.stdout.count("\n---\n") == 2
     assert result.stdout.count("below each token") == 1
-
-
-@pytest.mark.parametrize(
-    ("others", "name"), [(["--json"], "--json"), (["--memorization"], "--memorization"), (["--beams", "2"], "--beams")]
-)
-def test_explain_and_table_refuse_options_that_they_cannot_be_combined_with(
-    run: Any, one: Path, others: list[str], name: str
-) -> None:
-    for option in ("--explain", "--table"):
-        result = run(*GENERATE, option, *others)
-        assert result.exit_code == 1
-        assert result.stderr == f"minigpt: {option} cannot be combined with {name}\n"
 
 
 @pytest.mark.parametrize("option", [["--table"], ["--json"], ["--html", "new.html"]])

@@ -82,25 +82,3 @@ def test_equal_documents_are_dropped_on_request_and_counted(texts: Path, run: An
         assert corpus is not None
         sizes[name] = corpus.train_tokens
     assert sizes["once"] < 0.7 * sizes["all"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--mix", "web.jsonl=0"], "the weight of web.jsonl is '0'; it must be a number above 0"),
-        (["--mix", "web.jsonl=-1"], "the weight of web.jsonl is '-1'; it must be a number above 0"),
-        (["--mix", "web.jsonl=inf"], "it must be a number above 0"),
-        (["--mix", "web.jsonl"], "mix needs a weight for each text, as in web.jsonl=3; web.jsonl has none"),
-        (["--mix", "web.jsonl=1", "film.txt=1"], "film.txt does not exist"),
-        (["--mix", "web.jsonl=1", "*.jsonl=1"], "mix: web.jsonl is in two texts, so its held-out documents would be"),
-        (["--prepare"], "there is no text to prepare"),
-    ],
-)
-def test_wrong_use_is_one_line_and_leaves_nothing(
-    texts: Path, run: Any, tiny: list[str], arguments: list[str], message: str
-) -> None:
-    result = run("train", *arguments, *tiny)
-    assert result.exit_code == 1
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-    assert not (texts / "checkpoints").exists()

@@ -87,12 +87,6 @@ def test_a_trained_embedding_is_that_of_the_merged_model(base: None, run: Run, d
     assert not after[name].equal(before[name])
 
 
-def test_the_base_model_is_not_changed(base: None, run: Run) -> None:
-    before = (FOX / "model.safetensors").read_bytes()
-    run("train", *LORA)
-    assert (FOX / "model.safetensors").read_bytes() == before
-
-
 def kept(directory: Path) -> dict[str, Any]:
     tensors = {
         f"{name}: {key}": value.flatten().tolist()
@@ -113,9 +107,8 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(base: None, run: 
     assert kept(Path("checkpoints/parts")) == kept(Path("checkpoints/whole"))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
-def test_the_base_model_may_be_compressed_and_the_run_resumed(base: None, run: Run, dtype: str) -> None:
-    options = [*LORA, "--schedule", "constant", "--warmup-steps", "1", "--base-dtype", dtype]
+def test_the_base_model_may_be_compressed_and_the_run_resumed(base: None, run: Run) -> None:
+    options = [*LORA, "--schedule", "constant", "--warmup-steps", "1", "--base-dtype", "int8"]
     assert run("train", *options, "--name", "whole").exit_code == 0
     assert run("train", *[option if option != "6" else "3" for option in options], "--name", "parts").exit_code == 0
     assert run("train", "--resume", "--name", "parts", "--steps", "6").exit_code == 0
@@ -160,20 +153,6 @@ def test_the_adapter_cannot_change_on_resume(letters: None, run: Run, change: li
     assert refused.exit_code == 1
     assert "cannot change on --resume" in refused.stderr
     assert kept(LETTERS) == before
-
-
-def test_a_run_from_before_the_embedding_could_be_trained_is_resumed_without(base: None, run: Run) -> None:
-    options = [*LORA, "--no-lora-embedding"]
-    assert run("train", *options).exit_code == 0
-    record = json.loads((LETTERS / "training.json").read_text())
-    for settings in (record["training"], record["asked"]):
-        settings.pop("lora_embedding", None)
-    (LETTERS / "training.json").write_text(json.dumps(record))
-    same = ["--lora", "--no-lora-embedding"]
-    resumed = run("train", "--resume", "--name", "letters", "--steps", "9", *same)
-    assert resumed.exit_code == 0, resumed.output
-    refused = run("train", "--resume", "--name", "letters", "--steps", "12", "--lora", "--lora-embedding")
-    assert "lora_embedding (True) cannot change on --resume: checkpoints/letters has False" in refused.stderr
 
 
 def test_every_command_opens_the_run(letters: None, run: Run) -> None:
@@ -238,36 +217,6 @@ def test_a_merged_adapter_can_be_adapted_again_and_an_unmerged_one_not(
     assert again.exit_code == 0, again.output
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--from", "fox", "--lora", "--lora-rank", "0"], "lora_rank (0) must be at least 1"),
-        (["--from", "fox", "--lora", "--lora-rank", "17"], "lora_rank (17) must be at most the model's width (16)"),
-        (["--from", "fox", "--lora", "--lora-targets", "c_attn"], "lora_targets ('c_attn') must be all, or some of"),
-        (["--from", "fox", "--lora", "--lora-alpha", "0"], "lora_alpha (0.0) must be above 0"),
-        (["--from", "fox", "--lora-rank", "4"], "lora_rank (4) needs --lora"),
-        (["--lora"], "lora needs --from"),
-        (["--freeze", "1"], "freeze needs --from"),
-        (["--from", "fox", "--freeze", "1"], "freeze (1) must be below the model's number of blocks (1)"),
-        (["--from", "fox", "--lora-embedding"], "lora_embedding (True) needs --lora"),
-        (
-            ["--from", "fox", "--lora", "--lora-embedding", "--freeze", "1"],
-            "lora_embedding (on) cannot be combined with",
-        ),
-        (["--from", "fox", "--lora", "--sharding", "on"], "lora cannot be combined with sharding (on)"),
-    ],
-)
-def test_settings_that_cannot_be_are_one_line_and_nothing_is_written(
-    base: None, run: Run, options: list[str], message: str
-) -> None:
-    before = sorted(Path("checkpoints").rglob("*"))
-    refused = run("train", "letters.txt", "--steps", "3", *options)
-    assert refused.exit_code == 1
-    (line,) = [line for line in refused.stderr.splitlines() if line.startswith("minigpt:")]
-    assert message in line
-    assert sorted(Path("checkpoints").rglob("*")) == before
-
-
 def test_a_base_model_that_is_missing_or_has_changed_is_one_line(letters: None, run: Run) -> None:
     weights = FOX / "model.safetensors"
     run("train", "fox.txt", "--resume", "--name", "fox", "--steps", "12")
@@ -302,16 +251,6 @@ def test_a_base_that_was_imported_from_the_hub_under_another_name_is_found(base:
     shutil.rmtree(FOX)
     missing = run("generate", "the", "--model", "letters")
     assert "is an adapter of 'someone/gpt', which is not here; get it with `minigpt load-gpt2 " in missing.stderr
-
-
-def test_another_folder_with_the_name_of_an_imported_base_is_not_taken_for_it(base: None, run: Run) -> None:
-    mark_as_downloaded(FOX, "gpt2")
-    assert run("train", *LORA).exit_code == 0
-    assert config_of(LETTERS)["base_model_name_or_path"] == "gpt2"
-    Path("gpt2").mkdir()
-    Path("gpt2/notes.txt").write_text("a clone of the code of GPT-2")
-    done = run("generate", "the", "--model", "letters", "--max-new-tokens", "2")
-    assert done.exit_code == 0, done.output
 
 
 def test_an_adapter_of_a_model_with_another_scale_of_the_attention_names_its_import(base: None, run: Run) -> None:

@@ -154,7 +154,7 @@ def test_a_fine_tuned_model_is_compared_with_its_fine_tuning_text_only_and_says_
     assert "not with the training text of checkpoints/fox" in result.stderr
 
 
-@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}])
 def test_the_marks_are_shown_without_colors_too(
     tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

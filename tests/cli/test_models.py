@@ -90,35 +90,6 @@ def test_evaluate_prints_figures_and_protocol(run: Any) -> None:
     assert figures["bits_per_byte"] == pytest.approx(figures["loss"] / math.log(2), rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["info"], "minigpt train corpus.txt"),
-        (["info", "nothing"], "no model 'nothing'"),
-        (["evaluate", "nothing", "fox.txt"], "no model 'nothing'"),
-        (["load-gpt2", "gpt3"], "gpt3"),
-        (["load-gpt2", "--from", "nowhere"], "nowhere does not exist"),
-    ],
-)
-def test_wrong_input_is_one_line_on_stderr(run: Any, here: Path, arguments: list[str], message: str) -> None:
-    result = run(*arguments)
-    assert result.exit_code == 1
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-    assert not (here / "checkpoints").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["missing.txt"], "missing.txt"), (["fox.txt", "--stride", "17"], "stride (17) must be from 1 to the context")],
-)
-def test_an_impossible_evaluation_is_one_line(run: Any, arguments: list[str], message: str) -> None:
-    save_model("checkpoints/one", n_layer=1)
-    result = run("evaluate", "one", *arguments)
-    assert result.exit_code == 1
-    assert message in result.stderr
-
-
 def test_load_gpt2_from_a_folder_shows_the_model_and_a_command_to_try(run: Any, here: Path) -> None:
     folder = save_model("downloads/small-gpt2", "gpt2", vocab_size=50257, n_positions=32, n_embd=8)
     result = run("load-gpt2", "--from", "downloads/small-gpt2", "--name", "mine", "--device", "cpu")

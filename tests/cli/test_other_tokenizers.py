@@ -9,10 +9,10 @@ import pytest
 import torch
 from builders import new_model
 from click.testing import Result
-from minigpt.data.open_corpus import open_corpus
 
 import minigpt
 from minigpt.config import GPTConfig
+from minigpt.data.corpus import Corpus
 from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.tensors import save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -302,7 +302,7 @@ def test_a_training_text_may_name_special_tokens(speakers: Path, run: Run) -> No
     trained = run(*train, "--name", "named", "--special-tokens")
     assert trained.exit_code == 0, trained.stderr
     assert "reads as text" not in trained.stderr
-    corpus = open_corpus(json.loads(Path("checkpoints/named/training.json").read_text())["corpus"]["path"])
+    corpus = Corpus.load(json.loads(Path("checkpoints/named/training.json").read_text())["corpus"]["path"])
     one = [258, *b"Hello!", 259, *b"Who is there?\n"]
     assert corpus.train[: len(one)].tolist() == one
     tokens = {}

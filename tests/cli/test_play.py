@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from builders import new_model
 
-from minigpt.cli import play, signals
+from minigpt.cli import session as session_module
+from minigpt.cli import signals
 from minigpt.cli.play import Session
 from minigpt.cli.session import OUT_OF_MEMORY, typed_lines
 from minigpt.config import SamplingConfig
 from minigpt.errors import CheckpointError
 from minigpt.generation import streaming
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.engine import Engine
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -21,7 +22,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 def new_session(**settings: Any) -> Session:
     model = new_model(scale=10, n_positions=64, n_layer=1)
     config = SamplingConfig(**{"max_new_tokens": 8, "temperature": 2.0, "seed": 1, **settings})
-    return Session(TorchEngine(model), Tokenizer.named("bytes"), config)
+    return Session(Engine(model), Tokenizer.named("bytes"), config)
 
 
 def test_each_turn_continues_the_whole_text_so_far(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +40,7 @@ def test_a_turn_that_ends_in_a_space_is_continued_as_the_tokenizer_splits_text()
     model = new_model(scale=10, vocab_size=tokenizer.vocab_size, n_positions=64)
     texts = []
     for typed in ("def ", "def"):
-        session = Session(TorchEngine(model), tokenizer, SamplingConfig(temperature=0, logit_bias=(" self=30",)))
+        session = Session(Engine(model), tokenizer, SamplingConfig(temperature=0, logit_bias=(" self=30",)))
         session.config = session.config.replace(max_new_tokens=4)
         session.run(iter([typed]))
         texts.append(session.text)
@@ -133,7 +134,7 @@ def test_ctrl_c_stops_the_model_and_keeps_what_it_wrote(monkeypatch: pytest.Monk
         if len(shown) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(play, "write", write)
+    monkeypatch.setattr(session_module, "write", write)
     session.run(iter(["Once"]))
     assert session.text == "Once" + "".join(shown[:2])
     session.run(iter(["/continue"]))
@@ -149,7 +150,7 @@ def test_ctrl_c_in_a_command_or_at_the_end_of_a_turn_does_not_end_the_session(
         if end:
             signals._raise(2, None)
 
-    monkeypatch.setattr(play, "write", write)
+    monkeypatch.setattr(session_module, "write", write)
     monkeypatch.setattr("minigpt.cli.session.write", write)
     session.run(iter(["Once", "/show", "more"]))
     assert [typed for typed, _ in session.turns] == ["Once", "\nmore"]
@@ -165,7 +166,7 @@ def test_a_retry_that_is_stopped_before_its_first_word_keeps_the_old_text(monkey
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(play, "write", stop)
+    monkeypatch.setattr(session_module, "write", stop)
     session.run(iter(["/retry"]))
     assert session.text == before
 

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from fake_wandb import Wandb
 
 from minigpt.bounded_reading import open_regular
 from minigpt.cli.render.training_display import TrainingDisplay
-from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
-from minigpt.jobs.changes import is_free
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run as RunFolder
 from minigpt.training.distributed import World
@@ -38,24 +35,6 @@ def everything() -> dict[str, bytes]:
     return {
         str(path): path.read_bytes() for path in FOX.rglob("*") if path.is_file() and not path.name.startswith(".lock")
     }
-
-
-def test_every_option_is_either_free_or_not() -> None:
-    free = {
-        "steps", "epochs", "minutes", "eval_every", "sample_every", "sample_prompt",
-        "save_every", "patience", "device", "compile",
-    }  # fmt: skip
-    altering = {
-        "dropout", "context_length", "batch_size", "batch_tokens", "learning_rate", "schedule", "warmup_steps",
-        "cooldown", "final_learning_rate", "weight_decay", "beta1", "beta2", "grad_clip", "seed", "dtype", "text_key",
-        "eval_tokens", "encoding_errors", "validation_fraction",
-    }  # fmt: skip
-    names = {name for kind in (GPTConfig, TrainConfig, ReadingConfig) for name in kind.__dataclass_fields__}
-    assert free | altering <= names
-    assert {name for name in free | altering if is_free(name)} == free
-    assert not is_free("micro_batch_size")
-    assert is_free("micro_batch_size", dropout=0.0)
-    assert not any(is_free(name) for name in ("preset", "tokenizer", "from", "n_layer", "n_head", "n_embd"))
 
 
 @pytest.mark.parametrize(
@@ -89,13 +68,11 @@ def test_another_model_to_fine_tune_needs_a_new_run(run: Any, fox: None) -> None
 
 
 ALTERING = [
-    (["--dropout", "0.5"], "dropout", "0.5"),
     (["--context-length", "8"], "context_length", "8"),
     (["--batch-tokens", "32"], "batch_tokens", "32"),
     (["--learning-rate", "0.0005"], "learning_rate", "0.0005"),
-    (["--optimizer", "adamw"], "optimizer", "adamw"),
     (["--dtype", "bfloat16"], "dtype", "bfloat16"),
-    (["--seed", "5"], "seed", "5"),
+    (["--eval-tokens", "50"], "eval_tokens", "50"),
     (["--validation-fraction", "0.3"], "validation_fraction", "0.3"),
 ]
 
@@ -146,7 +123,7 @@ def test_a_restarted_run_is_the_one_that_the_command_began(
     assert "checkpoints/fox is finished" in named.stderr
 
 
-@pytest.mark.parametrize("other", [["--steps", "4"], ["--learning-rate", "0.002"], ["--weight-decay", "0.2"]])
+@pytest.mark.parametrize("other", [["--steps", "4"], ["--learning-rate", "0.002"]])
 def test_a_restarted_command_continues_no_run_of_another_command(
     run: Any, fox: None, tiny: list[str], monkeypatch: pytest.MonkeyPatch, other: list[str]
 ) -> None:
@@ -173,22 +150,15 @@ def test_changing_a_value_back_is_a_change_too(run: Any, fox: None) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--micro-batch-size", "2"],
-        ["--patience", "3", "--eval-every", "2", "--save-every", "4"],
-        ["--sample-every", "1", "--sample-prompt", "the"],
-        ["--compile", "off", "--device", "cpu"],
-        ["--devices", "1", "--no-lora"],
-    ],
-)
-def test_free_options_change_without_allow_change(run: Any, fox: None, flags: list[str]) -> None:
-    result = run("train", "--resume", "--steps", "7", *flags)
+def test_free_options_change_without_allow_change(run: Any, fox: None) -> None:
+    free = {"micro_batch_size": 2, "patience": 3, "eval_every": 2, "save_every": 4, "sample_every": 1,
+            "sample_prompt": "the", "compile": "off", "device": "cpu", "devices": 1}  # fmt: skip
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in free.items()]
+    result = run("train", "--resume", "--steps", "7", *flags, "--no-lora")
     assert result.exit_code == 0, result.stderr
     assert "changes from" not in result.stderr
     assert record()["changes"] == []
-    assert str(record()["training"][flags[0].strip("-").replace("-", "_")]) == flags[1]
+    assert free.items() <= record()["training"].items()
 
 
 def test_the_same_command_resumes_if_the_text_was_too_short_for_the_context(run: Any, here: Path) -> None:
@@ -320,15 +290,6 @@ def test_a_text_from_a_pipe_whose_tokens_are_gone_is_asked_for_again(run: Any, t
     assert again.exit_code == 0, again.stderr
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_text_from_a_named_pipe_resumes_from_the_cache_too(run: Any, here: Path, tiny: list[str]) -> None:
-    os.mkfifo(here / "pipe")
-    threading.Thread(target=(here / "pipe").write_text, args=("words and more words; " * 80,), daemon=True).start()
-    assert run("train", "pipe", *tiny).exit_code == 0
-    again = run("train", "--resume", "--steps", "8")
-    assert "resuming checkpoints/stdin from step 3" in again.stderr
-
-
 def test_a_run_that_is_being_trained_is_refused_and_stays_unchanged(run: Any, fox: None) -> None:
     training = RunFolder.open(FOX)
     training.lock()
@@ -339,11 +300,6 @@ def test_a_run_that_is_being_trained_is_refused_and_stays_unchanged(run: Any, fo
     assert everything() == stood
     training.unlock()
     assert run("train", "--resume", "--steps", "9").exit_code == 0
-
-
-def test_a_refusal_releases_the_lock(run: Any, fox: None) -> None:
-    assert run("train", "--resume", "--steps", "9", "--learning-rate", "1").exit_code == 1
-    RunFolder.open(FOX).lock()
 
 
 def test_a_run_stopped_before_its_next_step_says_what_is_saved(
@@ -413,17 +369,6 @@ def test_runs_killed_while_their_folder_was_created_are_not_listed(run: Any, her
     assert result.stderr.endswith("there are: fox\n")
 
 
-def test_a_run_older_than_a_setting_has_the_default_of_that_setting(run: Any, fox: None) -> None:
-    old = record()
-    del old["training"]["token_noise"]
-    (FOX / "training.json").write_text(json.dumps(old))
-    refused = run("train", "--resume", "--name", "fox", "--steps", "8", "--token-noise", "0.2")
-    assert refused.exit_code == 1
-    assert "token_noise (0.2) cannot change on --resume without --allow-change: " in refused.stderr
-    assert run("train", "--resume", "--name", "fox", "--steps", "8").exit_code == 0
-    assert record()["training"]["token_noise"] == 0
-
-
 def test_the_same_command_resumes_the_run_that_it_began_not_an_earlier_one_of_the_text(
     run: Any, tiny: list[str]
 ) -> None:
@@ -464,14 +409,6 @@ def test_a_length_that_a_stopped_run_has_used_up_is_refused(run: Any, fox: None)
     assert everything() == before
 
 
-def test_the_number_of_held_out_tokens_changes_only_with_allow_change(run: Any, fox: None) -> None:
-    refused = run("train", "--resume", "--steps", "9", "--eval-tokens", "50")
-    assert "eval_tokens (50) cannot change on --resume without --allow-change" in refused.stderr
-    changed = run("train", "--resume", "--steps", "9", "--eval-tokens", "50", "--allow-change")
-    assert changed.exit_code == 0, changed.stderr
-    assert [change["option"] for change in record()["changes"]] == ["eval_tokens"]
-
-
 def test_a_run_begun_by_train_in_python_is_not_resumed_by_the_command_line(run: Any, fox: None) -> None:
     (FOX / "training.json").write_text(json.dumps({"format": record()["format"], "training": record()["training"]}))
     for more in ([], ["fox.txt"], ["--devices", "1"]):
@@ -483,16 +420,15 @@ def test_a_run_begun_by_train_in_python_is_not_resumed_by_the_command_line(run: 
         )
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: os.truncate(path, 1000)])
-def test_a_run_without_its_best_weights_resumes_from_its_state(run: Any, fox: None, damage: Any) -> None:
-    damage(FOX / "model.safetensors")
+def test_a_run_without_its_best_weights_resumes_from_its_state(run: Any, fox: None) -> None:
+    (FOX / "model.safetensors").unlink()
     again = run("train", "--resume", "--steps", "7")
     assert again.exit_code == 0, again.stderr
     assert "the best weights are missing or damaged; the weights of the last state replace them" in again.stderr
     assert "resuming checkpoints/fox from step 3" in again.stderr
     best = record()["result"]["best_step"]
     assert best in (6, 7)
-    damage(FOX / "model.safetensors")
+    os.truncate(FOX / "model.safetensors", 1000)
     longer = run("train", "--resume", "--steps", "14")  # from before the cool-down
     assert longer.exit_code == 0, longer.stderr
     assert "best weights stay" not in longer.stderr
@@ -544,11 +480,10 @@ def failing_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fox", "failing_wandb")
-@pytest.mark.parametrize("flags", [[], ["--dropout", "0.5", "--allow-change"]])
-def test_a_logger_that_cannot_start_leaves_a_resumed_run_as_it_was(run: Any, flags: list[str]) -> None:
+def test_a_logger_that_cannot_start_leaves_a_resumed_run_as_it_was(run: Any) -> None:
     (FOX / "wandb").mkdir()
     stood = everything()
-    result = run("train", "--resume", "--steps", "8", "--log", "wandb", *flags)
+    result = run("train", "--resume", "--steps", "8", "--log", "wandb", "--dropout", "0.5", "--allow-change")
     assert result.exit_code == 1
     assert "minigpt: --log wandb cannot start (not logged in); log in by" in result.stderr
     assert everything() == stood

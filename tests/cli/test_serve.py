@@ -124,7 +124,7 @@ def test_the_example_request_is_read_by_a_shell_as_it_is_meant(monkeypatch: pyte
 
 
 def test_the_example_request_for_a_model_without_a_tokenizer_has_ids() -> None:
-    model = served_model("bare", tokenizer=Tokenizer(IdsOnly.checked(size=40, end_id=7)))
+    model = served_model("bare", tokenizer=Tokenizer(IdsOnly(size=40, end_id=7)))
     example = _example("http://127.0.0.1:8000", ServeConfig(), model)
     body = json.loads(shlex.split(example)[-1])
     assert body == {"model": "bare", "prompt": "0 1 2", "max_tokens": 50}

@@ -34,15 +34,6 @@ def test_the_first_signal_requests_a_stop_and_a_ctrl_c_after_it_interrupts(numbe
     assert received == [number]
 
 
-@pytest.mark.parametrize("first", STOPS)
-@pytest.mark.parametrize("second", [number for number in STOPS if number != signal.SIGINT])
-def test_only_ctrl_c_interrupts_what_was_stopped_before(first: int, second: int) -> None:
-    with signals_as_requests(Control()) as received:
-        signal.raise_signal(first)
-        signal.raise_signal(second)
-    assert received == [first]
-
-
 @pytest.mark.parametrize("number", [number for number in STOPS if number != signal.SIGINT])
 def test_before_training_a_stop_raises_so_that_temporary_files_are_removed(number: int, tmp_path: Path) -> None:
     signal.signal(number, signal.SIG_DFL)

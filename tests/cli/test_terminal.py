@@ -1,6 +1,5 @@
 """What commands write to a terminal: nothing in a file, a record or a name can send it an escape sequence."""
 
-import ast
 import json
 import os
 import re
@@ -14,7 +13,6 @@ import pytest
 from builders import finished_run
 from typer.testing import CliRunner
 
-import minigpt.cli
 from minigpt.cli.app import app
 from minigpt.cli.render.console import console, facts
 from minigpt.cli.render.terminal import write
@@ -169,31 +167,6 @@ def test_a_result_reaches_a_pipe_unchanged(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == "a\x1b[31m\u202e\n"
 
 
-def outputs(source: str) -> list[str]:
-    """What in a module would write to the terminal by another way than ours."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.Call(func=ast.Name(id=("print" | "Console" | "Progress") as called)):
-                found.append(called)
-            case ast.Call(func=ast.Attribute(attr=("from_markup" | "secho" | "echo") as called)):
-                found.append(called)
-            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="stdout" | "stderr"), attr="write")):
-                found.append("write")
-    return found
-
-
-def test_everything_is_printed_in_two_modules() -> None:
-    """Later code has no other way to the terminal than the functions that make control characters visible."""
-    folder = Path(minigpt.cli.__file__).parent
-    found = {str(path.relative_to(folder)): outputs(path.read_text(encoding="utf-8")) for path in folder.rglob("*.py")}
-    assert found.pop("render/terminal.py") == ["print", "print"]
-    assert found.pop("render/console.py") == ["Progress"]
-    assert found.pop("corpus.py") == ["Progress"]  # on that console
-    assert {name: calls for name, calls in found.items() if calls} == {}
-    assert outputs("from rich.console import Console\nConsole()") == ["Console"]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse names that are not UTF-8")
 def test_a_text_whose_name_is_not_utf8_trains_and_resumes_and_is_shown(
     run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
@@ -220,9 +193,3 @@ def test_a_name_with_control_characters_is_refused(run: Any, name: str) -> None:
     assert refused.exit_code == 1
     assert "without slashes, newlines and control characters" in refused.stderr
     assert refused.stderr.count("\n") == 1
-
-
-def test_a_name_that_is_too_long_is_refused_by_the_plan(run: Any, tiny: list[str]) -> None:
-    refused = run("train", "fox.txt", *tiny, "--plan", "--name", "x" * 300)
-    assert refused.exit_code == 1
-    assert refused.stderr == "minigpt: name ('xxxxxxxxxxxxxxxxxxxx' …) has 300 bytes; it must have at most 200\n"

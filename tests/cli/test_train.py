@@ -9,18 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minigpt.cli.signals import STOPS
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError
-from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.jobs import reading
 from minigpt.storage.run import Run as RunFolder
 from minigpt.storage.run_record import CorpusRecord
@@ -46,8 +42,6 @@ def test_a_text_without_options_is_planned_and_the_plan_names_the_options(
     [
         (True, [], "bfloat16", "cpu, bfloat16: 2.0 times as fast here as float32"),
         (False, [], "float32", "cpu, float32: bfloat16 is no faster on this machine"),
-        (True, ["--dtype", "float32"], "float32", "cpu, float32 "),
-        (False, ["--dtype", "bfloat16"], "bfloat16", "cpu, bfloat16 "),
     ],
 )
 def test_the_dtype_on_a_cpu_is_measured_printed_and_recorded_unless_it_is_given(
@@ -94,12 +88,6 @@ def test_a_finished_run_says_how_to_continue_and_continues_when_asked(run: Any, 
     assert more.exit_code == 0, more.stderr
     log = list(RunFolder.open(here / "checkpoints/fox").read_log())
     assert [line["step"] for line in log if "loss" in line] == list(range(1, 10))
-
-
-def test_resume_without_a_run_starts_one_and_says_so(run: Any, tiny: list[str]) -> None:
-    result = run("train", "fox.txt", *tiny, "--resume")
-    assert result.exit_code == 0
-    assert "no such run yet, so it starts now" in result.stderr
 
 
 def test_the_same_command_with_resume_continues(run: Any, here: Path, tiny: list[str]) -> None:
@@ -163,25 +151,6 @@ def test_a_diverged_run_ends_with_an_error_that_names_the_usual_learning_rate(
     assert again.exit_code == 0, again.stderr
 
 
-def test_given_settings_are_named_where_a_run_diverges_at_the_usual_learning_rate(run: Any, tiny: list[str]) -> None:
-    result = run(
-        "train",
-        "fox.txt",
-        *tiny,
-        "--steps",
-        "60",
-        "--learning-rate",
-        "0.02",
-        "--optimizer",
-        "muon",
-        "--weight-decay",
-        "1e4",
-    )
-    assert result.exit_code == 1
-    assert "--weight-decay 10000" in result.stderr.splitlines()[-1]
-    assert result.stderr.endswith("may be why; omit them\n")
-
-
 def test_a_run_that_cooled_down_early_says_so_and_how_to_continue(run: Any, tiny: list[str]) -> None:
     wrecked = [*tiny, "--steps", "400", "--eval-every", "5", "--learning-rate", "2", "--patience", "2"]
     wrecked += ["--cooldown", "0.2", "--spike-threshold", "0"]
@@ -213,13 +182,6 @@ def test_a_run_whose_name_was_taken_during_preparation_gets_the_next_name(
     assert RunFolder.open(here / "checkpoints/fox-2").record.result
 
 
-def test_plan_and_resume_together_are_refused(run: Any, tiny: list[str]) -> None:
-    run("train", "fox.txt", *tiny)
-    refused = run("train", "fox.txt", "--plan", "--resume")
-    assert refused.exit_code == 1
-    assert "--plan cannot be combined with --resume" in refused.stderr
-
-
 def test_resume_continues_the_newest_run_not_the_newest_model(run: Any, here: Path, tiny: list[str]) -> None:
     run("train", "fox.txt", *tiny)
     run("load-gpt2", "--from", "checkpoints/fox", "--name", "copy", "--device", "cpu")
@@ -236,39 +198,6 @@ def test_printed_commands_include_a_checkpoints_folder_that_is_not_the_default(
     prompt = re.fullmatch(r"minigpt generate '(.+)' --model 'a fox' --checkpoints 'my runs'", last)
     assert prompt is not None
     assert prompt[1] in (here / "fox.txt").read_text()
-
-
-def test_a_run_is_named_after_its_text(run: Any, here: Path, tiny: list[str]) -> None:
-    (here / "my.novel.txt.gz").write_bytes(gzip.compress((here / "fox.txt").read_bytes()))
-    run("train", "my.novel.txt.gz", *tiny)
-    assert (here / "checkpoints/my.novel").is_dir()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--batch-size", "3"], "batch_size (3) cannot change on --resume"),
-        (["--validation-fraction", "0.3"], "validation_fraction (0.3) cannot change on --resume"),
-        (["--n-layer", "2"], "n_layer (2) cannot change on --resume"),
-        (["--tokenizer", "chars"], "tokenizer (chars) cannot change on --resume"),
-        (["--seed", "5"], "seed (5) cannot change on --resume"),
-        (["--preset", "mini"], "preset (mini) cannot change on --resume"),
-        (["--context-length", "8"], "context_length (8) cannot change on --resume"),
-    ],
-)
-def test_settings_of_a_run_cannot_change_on_resume(run: Any, tiny: list[str], flags: list[str], message: str) -> None:
-    run("train", "fox.txt", *tiny)
-    result = run("train", "fox.txt", "--resume", "--steps", "9", *flags)
-    assert result.exit_code == 1
-    assert message in result.stderr
-
-
-def test_another_text_is_refused_on_resume(run: Any, here: Path, tiny: list[str]) -> None:
-    run("train", "fox.txt", *tiny)
-    (here / "fox.txt").write_text("something else entirely; " * 99)
-    result = run("train", "fox.txt", "--resume", "--steps", "9")
-    assert result.exit_code == 1
-    assert "is not the one that checkpoints/fox was trained on" in result.stderr
 
 
 def test_a_folder_that_holds_its_own_runs_is_a_text_that_resumes(
@@ -329,26 +258,6 @@ def test_the_machine_is_recorded_and_another_one_may_resume(run: Any, here: Path
     assert again.exit_code == 0, again.stderr
 
 
-def test_a_spinner_says_that_the_baselines_are_being_measured(
-    run: Any, tiny: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now: list[str] = []
-
-    @contextmanager
-    def status(_console: object, text: object) -> Iterator[None]:
-        now.append(str(text))
-        yield
-        now.pop()
-
-    def cheap_baselines(_corpus: object) -> list[object]:
-        assert now == ["measuring the baselines on the held-out text …"]
-        return []
-
-    monkeypatch.setattr("rich.console.Console.status", status)
-    monkeypatch.setattr("minigpt.evaluation.baselines.cheap_baselines", cheap_baselines)
-    assert run("train", "fox.txt", *tiny).exit_code == 0
-
-
 def test_the_summary_says_how_many_validation_tokens_were_evaluated(
     run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,22 +300,6 @@ def test_a_finished_run_does_not_fail_because_of_its_curve(
     assert result.stdout.splitlines()[-1].startswith("minigpt generate")
 
 
-def test_the_summary_compares_the_final_bits_per_byte_with_the_baselines(run: Any, here: Path, tiny: list[str]) -> None:
-    (here / "count.txt").write_text(" ".join(str(number) for number in range(4000)))
-    long = ["--steps", "40", "--learning-rate", "0.01", "--eval-tokens", "16"]  # so few tokens give a poor estimate
-    result = run("train", "count.txt", *tiny, *long)
-    assert result.exit_code == 0, result.stderr
-    folder = RunFolder.open(here / "checkpoints/count")
-    bits = folder.record.result.bits_per_byte
-    beaten, _, unbeaten = " ".join(result.stdout.split()).partition("baselines ")[2].partition("not yet ")
-    for one in recorded_baselines(folder.record):
-        if f"{one.label} ({one.bits_per_byte:.2f})" in unbeaten:
-            assert bits >= one.bits_per_byte
-        elif f"{one.label} (since" in beaten or f"{one.label} (at the end)" in beaten:
-            assert bits < one.bits_per_byte
-    assert "(since step" in beaten or unbeaten
-
-
 @pytest.mark.parametrize("name", ["tiny.txt", "tiny.md", "tiny.txt.gz", "tiny.jsonl"])
 def test_every_text_format_trains_even_with_thirty_bytes(run: Any, here: Path, name: str) -> None:
     text = "to be or not to be, that is it"
@@ -418,55 +311,6 @@ def test_every_text_format_trains_even_with_thirty_bytes(run: Any, here: Path, n
     assert (here / "checkpoints/tiny/model.safetensors").exists()
 
 
-def test_standard_input_is_a_text(run: Any, here: Path, tiny: list[str]) -> None:
-    result = run("train", "-", *tiny, stdin="words and more words; " * 80)
-    assert result.exit_code == 0, result.stderr
-    assert (here / "checkpoints/stdin").is_dir()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "no text to train on"),
-        (["missing.txt"], "missing.txt"),
-        (["empty.txt"], "empty"),
-        (["latin.txt"], "byte 3"),
-        (["fox.txt", "--preset", "huge"], "preset ('huge') must be one of gpt2, "),
-        (["fox.txt", "--tokenizer", "words"], "words"),
-        (["fox.txt", "--steps", "5", "--minutes", "1"], "steps cannot be combined with minutes"),
-        (["fox.txt", "--steps", "0"], "steps (0) must be at least 1"),
-        (["fox.txt", "--dropout", "1.5"], "dropout (1.5) must be below 1"),
-        (["fox.txt", "--n-embd", "30", "--n-head", "4"], "n_embd (30) must be divisible by n_head (4)"),
-        (["fox.txt", "--device", "cuda:77"], "device ('cuda:77') is not on this machine"),
-        (["fox.txt", "--device", "tpu"], "device ('tpu') must be"),
-        (["fox.txt", "--from", "nothing"], "no model 'nothing'"),
-        (["--resume", "--name", "nothing"], "there is no run 'nothing' in checkpoints"),
-        (["--resume"], "there is no run in checkpoints to resume"),
-        (["fox.txt", "--validation-fraction", "2"], "validation_fraction (2.0) must be at most 0.5"),
-        (["fox.txt", "--epochs", "inf"], "epochs (inf) must be a finite number"),
-        (
-            ["fox.txt", "--batch-size", "5", "--batch-tokens", "70"],
-            "batch_size (5) cannot be combined with batch_tokens (70)",
-        ),
-        (["fox.txt", "--name", "a/b"], "name ('a/b') must be a plain folder name in checkpoints"),
-        (["fox.txt", "--name", ".."], "name ('..') must be a plain folder name"),
-        (["fox.txt", "--name", ""], "name ('') must be a plain folder name"),
-    ],
-)
-def test_wrong_input_is_one_line_on_stderr_and_leaves_no_files(
-    run: Any, here: Path, arguments: list[str], message: str
-) -> None:
-    (here / "empty.txt").write_text("")
-    (here / "latin.txt").write_bytes("caf\xe9 au lait".encode("latin-1"))
-    result = run("train", *arguments)
-    assert result.exit_code == 1
-    assert message in result.stderr
-    assert result.stderr.startswith("minigpt: ")
-    assert len(result.stderr.splitlines()) == 1, result.stderr
-    assert result.stdout == ""
-    assert not (here / "checkpoints").exists()
-
-
 def test_a_folder_that_cannot_be_written_is_one_clear_line(run: Any, here: Path, tiny: list[str]) -> None:
     (here / "checkpoints").write_text("a file where the folder should be")
     result = run("train", "fox.txt", *tiny)
@@ -475,10 +319,7 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(run: Any, here: Path,
     assert "could not be written" in result.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("number", [number for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN])
-def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
-    run: Any, here: Path, tiny: list[str], number: int
-) -> None:
+def test_ctrl_c_finishes_the_step_saves_and_says_how_to_resume(run: Any, here: Path, tiny: list[str]) -> None:
     command = ["train", "fox.txt", *tiny, "--steps"]
     process = subprocess.Popen(
         [sys.executable, "-m", "minigpt", *command, "1000000"], stderr=subprocess.PIPE, text=True,
@@ -491,11 +332,11 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 128 + number
+    assert process.returncode == 130
     assert "minigpt train --resume --name fox" in stderr
     folder = RunFolder.open(here / "checkpoints" / "fox")
     state = folder.load_last()

@@ -275,6 +275,8 @@ def test_a_notice_names_the_conversation_that_is_not_read_and_how_to_read_it(
             "line 2 has two instructions, in the field 'system' and in message 1; remove one of them",
         ),
         ({"body": HELLO}, "line 2 has no key 'text'; its keys: 'body'; name the key of the text with --text-key"),
+        ([HELLO[0] | {"weight": 0.5}], "message 1 has the weight 0.5; it must be 0 (read only) or 1 (learned)"),
+        ([HELLO[0] | {"train": "no"}], "message 1 has the train 'no'; it must be true (learned) or false (read only)"),
     ],
 )
 def test_what_is_no_conversation_is_refused_by_line(tmp_path: Path, row: Any, message: str) -> None:
@@ -308,10 +310,7 @@ def test_an_answer_with_weight_0_is_read_but_not_learned(tmp_path: Path, fractio
     assert torch.equal(inputs[:, 1:][kept[:, :-1]], targets[:, :-1][kept[:, :-1]])
 
 
-def test_weights_are_kept_or_refused(tmp_path: Path) -> None:
-    half = [HELLO[0], HELLO[1] | {"weight": 0.5}]
-    with pytest.raises(DataError, match=r"line 1, message 2 has the weight 0.5; it must be 0 \(read only\) or 1"):
-        scan(write(tmp_path, half))
+def test_weights_where_they_cannot_be_kept_are_refused(tmp_path: Path) -> None:
     ignored = write(tmp_path, [HELLO[0], HELLO[1] | {"weight": 0}])
     (tmp_path / "a.txt").write_text("plain text")
     with pytest.raises(DataError, match=r"messages with weight 0 \(1 here\) can be read .* only where every document"):
@@ -389,15 +388,3 @@ def test_a_record_with_weight_0_is_refused(
     with pytest.raises(DataError, match=rf"1 has the {key} (0|0.0|false), which can be given to messages only; remove"):
         scan(written(row | mark))
     assert scan(written(row | {"weight": 0.7, "loss": 0.2, "train": True, "id": 0})).n_unlearned == 0
-
-
-def test_another_mark_than_true_or_false_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"message 2 has the train 'no'; it must be true \(learned\) or false"):
-        scan(write(tmp_path, [HELLO[0], HELLO[1] | {"train": "no"}]))
-
-
-def test_a_number_with_too_many_digits_is_refused_in_plain_words(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "a", "id": ' + "9" * 5000 + "}")
-    with pytest.raises(DataError, match=r"line 1 is not JSON \(it has a number of more than 4,300 digits\); each line"):
-        scan(path)

@@ -6,24 +6,21 @@ import re
 import shutil
 import sys
 import tracemalloc
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.data import corpus as corpus_module
 from minigpt.data import corpus_cache, sources, token_writer
-from minigpt.data.batches import inputs_and_targets, windows
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
 from minigpt.data.split import ValidationSplit
-from minigpt.errors import ConfigError, DataError, TokenizerError
+from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 END = "<|endoftext|>"
@@ -70,7 +67,7 @@ PIECES = [*" \n\t\r'!1aé中\u00a0\u2028\u0085\x1c", " the", "'s", "   ", "\n\n"
 
 
 @given(st.lists(st.sampled_from(PIECES)).map("".join), st.integers(1, 30), st.integers(1, 30))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_no_token_depends_on_where_blocks_and_chunks_end(tmp_path_factory, text, block, chunk):
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "a.txt").write_bytes(("x" + text).encode())
@@ -94,11 +91,6 @@ def test_a_long_text_without_a_place_to_cut_is_cut_anyway_to_bound_memory(build,
     assert texts_of(build(text, tokenizer=GPT2, validation_fraction=0))[0] == text + END
 
 
-@pytest.mark.parametrize(("size", "kind"), [(2**16, "<u2"), (2**16 + 1, "<u4")])
-def test_tokens_take_two_bytes_up_to_65536_ids(size, kind):
-    assert token_writer.token_type(size) == np.dtype(kind)
-
-
 def test_a_vocabulary_of_more_than_65536_tokens_is_stored_completely(build):
     every = [chr(code) for code in range(0x4E00, 0x4E00 + 70_000) if not 0xD800 <= code <= 0xDFFF]
     tokenizer = Tokenizer.train(every, "chars")
@@ -113,7 +105,7 @@ def test_a_vocabulary_of_more_than_65536_tokens_is_stored_completely(build):
     st.integers(1, 40),
     st.sampled_from([None, 0.0, 0.1, 0.5, 0.9]),
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 def test_the_two_parts_make_up_the_text_and_never_overlap(tmp_path_factory, text, copies, block, fraction):
     folder = tmp_path_factory.mktemp("corpus")
     documents = [f"{number}:{text}" for number in range(copies)]
@@ -165,15 +157,6 @@ def test_of_many_documents_one_of_every_ten_is_held_out(build):
     assert held_out == held_out_numbers(build(END.join(documents[:44]) + END + "a 44"))  # of other words
 
 
-@pytest.mark.parametrize("period", [2, 3, 5, 10, 20])
-def test_documents_held_out_of_a_text_with_a_period_are_of_all_kinds(build, period):
-    numbers = held_out_numbers(build(END.join(f"document {number}" for number in range(2000))))
-    assert len(numbers) == 200
-    counts = Counter(number % period for number in numbers)
-    assert len(counts) == period
-    assert all(0.3 < counts[kind] / (200 / period) < 2 for kind in range(period))
-
-
 def test_a_small_fraction_of_many_documents_takes_their_ends_instead_of_a_single_document(build):
     corpus = build(END.join([STORY] * 30), validation_fraction=0.01)
     assert corpus.held_out == "the end of each document"
@@ -194,7 +177,7 @@ def test_a_tenth_is_held_out_but_at_most_two_megabytes(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["ab", "abcdefgh", "To be, or not to be: that is\n", STORY[:1024], "a\n" * 3])
-@pytest.mark.parametrize("tokenizer", ["bytes", "chars", "bpe:300"])
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
 def test_a_tiny_text_has_tokens_in_both_parts_or_nothing_held_out(build, text, tokenizer):
     corpus = build(text, tokenizer=tokenizer)
     assert len(corpus.train) >= 2
@@ -356,8 +339,7 @@ def test_a_cache_that_cannot_be_written_is_reported(build, tmp_path, monkeypatch
     assert list((tmp_path / "cache" / "corpora").iterdir()) == []
 
 
-@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300", "chars"])
-@pytest.mark.parametrize("changed", [STORY + "more", STORY.swapcase()])
+@pytest.mark.parametrize(("tokenizer", "changed"), [("bytes", STORY + "more"), ("bpe:300", STORY.swapcase())])
 def test_a_file_that_changes_during_a_build_is_reported_and_not_cached(tmp_path, changed, tokenizer):
     path = tmp_path / "a.txt"
     path.write_text(STORY)
@@ -397,27 +379,6 @@ def test_progress_increases_to_the_total_bytes(build, tokenizer, monkeypatch):
     assert len(calls) > 10
     assert calls == sorted(calls)
     assert calls[-1][0] == calls[-1][1] == (len(STORY.encode()) + 200) * (1 if tokenizer == "bytes" else 2)
-
-
-def test_an_unknown_tokenizer_is_reported_before_the_text_is_read(tmp_path):
-    with pytest.raises(TokenizerError, match=r"tokenizer \('bpe'\) must be gpt2, bytes, chars or bpe:N"):
-        Corpus.build([tmp_path / "not there"], "bpe")
-
-
-def test_a_scan_is_not_repeated(tmp_path, monkeypatch):
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"body": STORY}))
-    found = scan([path], text_key="body")
-    monkeypatch.setattr(corpus_module, "scan", None)
-    assert Corpus.build(found, "bytes", cache=tmp_path).source_hash == found.content_hash
-
-
-def test_batches_come_from_the_training_part(build):
-    corpus = build(STORY)
-    inputs, targets = corpus.batch(3, 4, 16, 7, range(1, 3))
-    expected = inputs_and_targets(windows(corpus.train, 3, 4, 16, 7, range(1, 3)))
-    assert torch.equal(inputs, expected[0])
-    assert torch.equal(targets, expected[1])
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Documents: the text of EPUB, HTML, Word, PDF and subtitles; damaged and hostile ones end in one sentence."""
 
 import io
-import random
 import sys
 import zipfile
 from pathlib import Path
@@ -607,8 +606,8 @@ def test_a_parser_gets_no_attributes_and_no_markup_that_was_not_counted(monkeypa
     page = b"<p " + b" ".join(b"a%d=1" % number for number in range(60_000)) + b">x</p>"
     assert html._simplified(page, xhtml=False) == b"<p>x</p>"
     monkeypatch.setattr(limits, "MAX_NODES", 4)
-    assert html.html_text(page, limits.Budget(10)) == "x"
-    budget = limits.Budget(10)
+    assert html.html_text(page, limits.MarkupBudget(10)) == "x"
+    budget = limits.MarkupBudget(10)
     with pytest.raises(limited_reading.RefusedError, match="has more than 4 tags"):
         html.html_text(page, budget) + html.html_text(page, budget)
 
@@ -696,30 +695,11 @@ def test_an_encrypted_chapter_is_refused_and_an_encrypted_font_is_not(tmp_path: 
         read_document(encrypted("OEBPS/text/one.xhtml"), "a.epub")
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_randomly_damaged_document_is_read_or_is_one_sentence(tmp_path: Path, name: str) -> None:
-    generator = random.Random(name)
-    path = tmp_path / name
-    for _ in range(40):
-        content = bytearray(DOCUMENTS[name][0])
-        for _ in range(generator.choice((1, 3, 30))):
-            content[generator.randrange(len(content))] = generator.randrange(256)
-        path.write_bytes(content[: generator.choice((len(content), generator.randrange(len(content))))])
-        sentence = ""
-        try:
-            read_document(path, name)
-        except DataError as error:
-            sentence = str(error)
-        assert not sentence or sentence.startswith(name)
-        assert "\n" not in sentence
-
-
 def test_a_document_above_the_limit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "MAX_FILE", 10)
     (tmp_path / "a.html").write_bytes(HTML.encode())
     with pytest.raises(DataError, match="and must have at most 10"):
         read_document(tmp_path / "a.html", "a.html")
-    assert limits.MAX_FILE > 10
 
 
 def test_sections_that_are_plain_text_in_xhtml_only_are_read_once_in_html(tmp_path: Path) -> None:

@@ -168,15 +168,3 @@ def test_a_text_that_is_evidently_utf16_or_utf32_is_read_as_that(
     note = f"read a file that is {evident.upper()} as that, not as {encoding}: {path}; read as {encoding}: "
     expected = () if evident == encoding else (note + str(tmp_path / "b.txt"),)
     assert found.notes == expected
-
-
-def test_each_evident_encoding_has_a_note(tmp_path: Path) -> None:
-    for name, encoding in {"a.txt": "utf-16", "b.txt": "utf-8", "c.txt": "cp1252"}.items():
-        (tmp_path / name).write_text(PLAIN, encoding=encoding)
-    found = scan(tmp_path, encoding="cp1252")
-    assert "".join(piece for piece, _ in found.pieces()) == PLAIN * 3
-    first, second = found.notes
-    assert first == f"read a file that is UTF-16 as that, not as cp1252: {tmp_path / 'a.txt'}"
-    assert second.endswith(
-        f"is UTF-8 as that, not as cp1252: {tmp_path / 'b.txt'}; read as cp1252: {tmp_path / 'c.txt'}"
-    )

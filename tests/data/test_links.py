@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from minigpt.data.source_files import UTF8, absolute_path, find_files
+from minigpt.data.find_files import find_files
+from minigpt.data.source_files import UTF8, absolute_path
 from minigpt.errors import DataError
 from minigpt.jobs.request import Request
 

@@ -147,15 +147,6 @@ def test_texts_may_have_every_type_that_holds_them(tmp_path: Path, kind: str) ->
     assert documents(parquet_file(tmp_path / "web.parquet", {"text": column})) == ["ä", "b", "ä"]
 
 
-def test_a_list_of_messages_is_a_conversation(tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
-    path = parquet_file(tmp_path / "chat.parquet", {"messages": [messages, messages]})
-    found = scan([path])
-    assert (found.n_documents, found.n_conversations) == (2, 2)
-    (tmp_path / "chat.jsonl").write_bytes(json_lines([{"messages": messages}] * 2))
-    assert documents(path) == documents(tmp_path / "chat.jsonl")
-
-
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -175,11 +166,6 @@ def test_a_table_without_texts_is_an_error_that_names_its_columns(
 ) -> None:
     with pytest.raises(DataError, match=message):
         scan([parquet_file(tmp_path / "web.parquet", columns)])
-
-
-def test_bytes_that_are_not_utf8_can_be_replaced(tmp_path: Path) -> None:
-    path = parquet_file(tmp_path / "web.parquet", {"text": [b"a\xffb"]})
-    assert documents(path, encoding_errors="replace") == ["a\ufffdb"]
 
 
 def test_a_message_that_is_not_utf8_is_named_by_its_row_or_replaced(tmp_path: Path) -> None:
@@ -202,19 +188,6 @@ def test_a_truncated_parquet_file_is_an_error(tmp_path: Path, cut: int) -> None:
         scan([path])
 
 
-def test_damage_in_the_pages_of_a_parquet_file_is_an_error_or_another_text(tmp_path: Path) -> None:
-    path = parquet_file(tmp_path / "web.parquet", {"text": TEXTS}, compression="zstd")
-    whole = path.read_bytes()
-    refused = 0
-    for place in range(8, 300, 7):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-        try:
-            scan([path])
-        except DataError:
-            refused += 1
-    assert refused > 10
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory")
 def test_a_page_that_claims_gigabytes_is_refused_before_it_has_them(tmp_path: Path) -> None:
     path = parquet_file(tmp_path / "a.parquet", {"text": ["one", "two"] * 20})
@@ -233,7 +206,7 @@ def test_a_file_that_decompresses_to_gigabytes_takes_little_memory(tmp_path: Pat
     path = tmp_path / f"bomb.jsonl.{kind}" if kind == "zst" else tmp_path / "bomb.parquet"
     if kind == "zst":
         with zstd().ZstdFile(path, "w", level=1) as file:
-            for _ in range(2048):
+            for _ in range(700):
                 file.write(b"x" * 2**20)
     else:
         pyarrow = pytest.importorskip("pyarrow")
@@ -253,15 +226,6 @@ def test_a_file_that_decompresses_to_gigabytes_takes_little_memory(tmp_path: Pat
     answer, megabytes = done.stdout.splitlines()
     assert ("line 1 has more than" in answer) if kind == "zst" else answer == str(400 * 2**20)
     assert int(megabytes) < 200
-
-
-def test_files_of_mixed_kinds_are_one_text_in_the_order_given(tmp_path: Path) -> None:
-    table = parquet_file(tmp_path / "a.parquet", {"text": ["one"]})
-    packed = tmp_path / "b.txt.zst"
-    packed.write_bytes(zstd().compress(b"two"))
-    plain = tmp_path / "c.txt"
-    plain.write_text("three")
-    assert documents(plain, table, packed) == ["three", "one", "two"]
 
 
 DAMAGED_COLUMN = (

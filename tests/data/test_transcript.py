@@ -56,7 +56,7 @@ def huggingface(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizer
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(messages=MESSAGES, reply=st.booleans())
 def test_the_chat_template_gives_the_same_text_as_the_transcript(
     huggingface: PreTrainedTokenizerFast, messages: list[Message], reply: bool
@@ -73,13 +73,13 @@ def test_the_chat_template_joins_text_parts_and_refuses_unknown_roles(huggingfac
         huggingface.apply_chat_template([{"role": "tool", "content": "x"}], tokenize=False)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(MESSAGES)
 def test_the_messages_can_be_read_back_whatever_they_contain(messages: list[Message]) -> None:
     assert turns(transcript(messages)) == [Message(each.role, each.content.strip()) for each in messages]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(content=CONTENT, cuts=st.lists(st.integers(0, 60)), ends=st.sampled_from(["User: next", "System:", "x"]))
 def test_a_reply_is_read_up_to_the_next_turn_in_pieces_of_any_size(content: str, cuts: list[int], ends: str) -> None:
     generated = transcript([Message("assistant", content)]).removeprefix("Assistant:") + ends
@@ -94,7 +94,7 @@ def test_a_reply_is_read_up_to_the_next_turn_in_pieces_of_any_size(content: str,
     assert shown.rstrip() == content.strip()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(conversations=st.lists(MIXED, min_size=1, max_size=3))
 def test_messages_that_are_not_learned_give_the_same_text_with_another_speaker(
     conversations: list[list[Message]],
@@ -108,7 +108,7 @@ def test_messages_that_are_not_learned_give_the_same_text_with_another_speaker(
     assert numbers == [speaker_number(each.role) if each.is_learned else UNLEARNED for each in flat]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(conversations=st.lists(MIXED, min_size=1, max_size=3), size=st.integers(1, 40))
 def test_the_speakers_do_not_depend_on_where_the_text_is_cut(conversations: list[list[Message]], size: int) -> None:
     text = "".join(transcript(messages) + "<|endoftext|>" for messages in conversations)
@@ -126,7 +126,7 @@ def test_the_speakers_do_not_depend_on_where_the_text_is_cut(conversations: list
     assert speakers(parts) == speakers([text])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(conversations=st.lists(MESSAGES, min_size=1, max_size=9), fraction=st.sampled_from([0.1, 0.5, 0.9]))
 def test_of_few_conversations_each_has_a_part_for_training_and_one_for_validation(
     tmp_path_factory: pytest.TempPathFactory, conversations: list[list[Message]], fraction: float

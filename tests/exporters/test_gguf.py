@@ -147,12 +147,6 @@ def test_names_that_are_not_utf8_have_question_marks_in_the_metadata(tmp_path: P
     assert found["general.description"] == "trained with minigpt on caf?.txt"
 
 
-def test_a_model_without_a_record_has_no_metadata_on_its_training(tmp_path: Path) -> None:
-    tokenizer = tokenizer_of("bytes")
-    write(tmp_path / "m.gguf", model_for(tokenizer), tokenizer)
-    assert not {"general.description", "general.base_model.count"} & contents(tmp_path / "m.gguf").keys()
-
-
 @pytest.mark.parametrize("dtype", GGUF_DTYPES)
 def test_tensors_have_the_layout_of_llama_cpps_converter(tmp_path: Path, dtype: str) -> None:
     tokenizer = tokenizer_of("bytes")

@@ -75,9 +75,9 @@ def varied() -> GPT:
 def test_the_tokenizer_in_the_page_gives_the_same_ids_and_texts(name: str, tmp_path: Path) -> None:
     tokenizer = tokenizer_of(name)
     model = new_model(vocab_size=tokenizer.vocab_size, n_embd=4, n_layer=1)
-    answer = runners.page_in_node(page_of(tmp_path, model, tokenizer), model.config, [0], texts=TEXTS)
-    assert answer.text_ids == [tokenizer.encode(text) for text in TEXTS]
-    assert answer.decoded == TEXTS
+    _, answer = runners.page_in_node(page_of(tmp_path, model, tokenizer), model.config, ids=[0], texts=TEXTS)
+    assert answer["textIds"] == [tokenizer.encode(text) for text in TEXTS]
+    assert answer["decoded"] == TEXTS
 
 
 def fuzzed(count: int) -> list[str]:
@@ -102,11 +102,11 @@ def fuzzed(count: int) -> list[str]:
 @pytest.mark.parametrize("name", ["bytes", "chars", "bpe:400", "gpt2"])
 def test_the_tokenizer_in_the_page_gives_the_same_ids_for_fuzzed_texts(name: str, tmp_path: Path) -> None:
     tokenizer = tokenizer_of(name)
-    texts = fuzzed(10_000)
-    assert len(set(texts)) > 8000
+    texts = fuzzed(3000)
+    assert len(set(texts)) > 2400
     model = new_model(vocab_size=tokenizer.vocab_size, n_embd=4, n_layer=1)
-    answer = runners.page_in_node(page_of(tmp_path, model, tokenizer), model.config, [0], texts=texts)
-    different = [text for text, ids in zip(texts, answer.text_ids, strict=True) if ids != tokenizer.encode(text)]
+    _, answer = runners.page_in_node(page_of(tmp_path, model, tokenizer), model.config, ids=[0], texts=texts)
+    different = [text for text, ids in zip(texts, answer["textIds"], strict=True) if ids != tokenizer.encode(text)]
     assert different == []
 
 
@@ -123,9 +123,9 @@ def test_added_tokens_are_found_in_a_text_and_special_ones_are_not(tmp_path: Pat
     )
     texts = ["a<b.*>[x]<bb>", "[x]", "<|endoftext|>[x", "an <e-mail/>!"]
     model = new_model(vocab_size=260, n_embd=4, n_layer=1)
-    answer = runners.page_in_node(page_of(tmp_path, model, tokenizer), model.config, [0], texts=texts)
-    assert answer.text_ids == [tokenizer.encode(text) for text in texts]
-    assert answer.text_ids[0] == [97, 257, 258, *b"<bb>"]
+    _, answer = runners.page_in_node(page_of(tmp_path, model, tokenizer), model.config, ids=[0], texts=texts)
+    assert answer["textIds"] == [tokenizer.encode(text) for text in texts]
+    assert answer["textIds"][0] == [97, 257, 258, *b"<bb>"]
 
 
 @needs_node
@@ -136,11 +136,11 @@ def test_logits_in_node_are_those_of_the_int8_engine(arithmetic: str, small: GPT
     engine = NativeEngine(small, "int8")
     expected = torch.cat([engine.start([ids[:1]]), engine.read(torch.tensor([ids[1:]]))[0]])  # (T, V)
     path = page_of(tmp_path, small, Tokenizer.named("bytes"))
-    answer = runners.page_in_node(path, small.config, ids, only=arithmetic)
-    assert answer.arithmetic == arithmetic
+    logits, answer = runners.page_in_node(path, small.config, ids=ids, only=arithmetic)
+    assert answer["arithmetic"] == arithmetic
     if arithmetic == "simd":
-        assert torch.equal(answer.logits, expected)
-    errors = (answer.logits - expected).abs().amax(dim=1) / expected.std()  # (T,)
+        assert torch.equal(logits, expected)
+    errors = (logits - expected).abs().amax(dim=1) / expected.std()  # (T,)
     assert errors[0] < 1e-4
     # JavaScript adds in float64, so that an activation may round to another integer, which all later tokens see.
     assert errors.max() < 0.1
@@ -151,7 +151,8 @@ def test_logits_in_node_are_those_of_the_int8_engine(arithmetic: str, small: GPT
 def test_attention_weights_in_node_are_those_of_pytorch(arithmetic: str, varied: GPT, tmp_path: Path) -> None:
     ids = [(7 * i + 3) % 257 for i in range(24)]
     path = page_of(tmp_path, varied, Tokenizer.named("bytes"))
-    weights = runners.page_in_node(path, varied.config, ids, only=arithmetic).attention  # (L, H, T)
+    _, answer = runners.page_in_node(path, varied.config, ids=ids, only=arithmetic)
+    weights = torch.tensor(answer["attention"]).view(varied.config.n_layer, varied.config.n_head, len(ids))
     assert torch.allclose(weights.sum(dim=2), torch.ones(weights.shape[:2]), atol=1e-5)
     page, _ = read_page(path)
     with torch.no_grad():
@@ -181,8 +182,8 @@ def test_texts_are_those_of_generate_with_int8_greedy_and_with_a_seed_beyond_the
     ]  # fmt: skip
     asked = [{"prompt": "é!", "settings": NODE_SETTINGS | own} for own, _ in settings]
     path = page_of(tmp_path, varied, tokenizer)
-    answer = runners.page_in_node(path, varied.config, [0], only="simd", write=asked)
-    for (own, config), written in zip(settings, answer.written, strict=True):
+    _, answer = runners.page_in_node(path, varied.config, ids=[0], only="simd", write=asked)
+    for (own, config), written in zip(settings, answer["written"], strict=True):
         decoder = Decoder(
             NativeEngine(varied, "int8"),
             [tokenizer.encode("é!")],
@@ -207,9 +208,11 @@ def test_texts_are_whole_characters_and_the_end_of_a_prompt_is_healed(name: str,
         for prompt in prompts
         for temperature in (0, 1)
     ]
-    answer = runners.page_in_node(page_of(tmp_path, model, tokenizer), model.config, [0], only="simd", write=asked)
-    assert answer.healed == [len(encode_prompt(tokenizer, question["prompt"]).end.encode()) for question in asked]
-    for question, written in zip(asked, answer.written, strict=True):
+    _, answer = runners.page_in_node(
+        page_of(tmp_path, model, tokenizer), model.config, ids=[0], only="simd", write=asked
+    )
+    assert answer["healed"] == [len(encode_prompt(tokenizer, question["prompt"]).end.encode()) for question in asked]
+    for question, written in zip(asked, answer["written"], strict=True):
         config = SamplingConfig(temperature=question["settings"]["temperature"], top_p=1, seed=7, max_new_tokens=50)
         sampler = Sampler(config, tokenizer)
         prompt = encode_prompt(tokenizer, question["prompt"])
@@ -227,7 +230,7 @@ def test_a_page_has_every_end_of_a_text_and_does_not_take_back_what_one_could_sp
     for each in (tokenizer, tokenizer.with_end_ids(tokenizer.encode("\n"))):
         page = page_of(tmp_path, model, each)
         assert read_page(page)[1]["tokenizer"]["ends"] == list(each.end_ids)
-        written += runners.page_in_node(page, model.config, [0], only="simd", write=asked).written
+        written += runners.page_in_node(page, model.config, ids=[0], only="simd", write=asked)[1]["written"]
         prompt = encode_prompt(each, "a\n")
         sampler = Sampler(SamplingConfig(temperature=0), each)
         decoder = Decoder(NativeEngine(model, "int8"), [prompt.ids], sampler, beginnings=[prompt.end.encode()])

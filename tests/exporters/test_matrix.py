@@ -1,13 +1,12 @@
 """Every cell of the matrix in docs/reference/export-formats.md: the exported model gives the logits of its source."""
 
-import importlib.util
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import ROOT, load_script
 
-PATH = Path(__file__).parents[2] / "docs" / "interop_matrix.py"
 # The largest allowed difference of a logit, in standard deviations of the logits.
 BOUNDS = {
     "GGUF f32 in llama.cpp": 0.005,
@@ -17,20 +16,11 @@ BOUNDS = {
 }
 
 
-def load() -> Any:
-    spec = importlib.util.spec_from_file_location("interop_matrix", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MATRIX = load()
+MATRIX: Any = load_script("docs/interop_matrix.py")
 
 
 def test_the_page_shows_the_whole_matrix() -> None:
-    page = (PATH.parent / "reference" / "export-formats.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "export-formats.md").read_text(encoding="utf-8")
     assert "| from \\ to | " + " | ".join(MATRIX.TARGETS) + " |" in page
     table = page.partition("| from \\ to |")[2].partition("\n\n")[0].splitlines()[2:]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from builders import distribution
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -143,6 +144,6 @@ def test_an_id_without_a_token_is_never_generated(saved: dict[str, Path]) -> Non
     for temperature in (0.0, 1.0):
         sampler = Sampler(SamplingConfig(temperature=temperature, seed=0), tokenizer)
         logits = model(ids)[:, -1, : tokenizer.vocab_size].detach()
-        assert sampler.distribution(logits, ids, 0)[0, unused].sum() == 0
+        assert distribution(sampler, logits, ids, 0)[0, unused].sum() == 0
     config = SamplingConfig(temperature=0.0, max_new_tokens=5, stop=("\n",))
     assert "".join(generate_text(model, tokenizer, "the", config)) != ""

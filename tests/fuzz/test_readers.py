@@ -1,6 +1,5 @@
 """Every target of the fuzzer reads its whole files, and reads or refuses some damaged ones."""
 
-import importlib.util
 import os
 import random
 import subprocess
@@ -12,19 +11,9 @@ from typing import Any
 import pytest
 from damage import mutations, rearrange
 from measured import is_over
+from scripts import load_script
 
-
-def load_fuzzer() -> Any:
-    spec = importlib.util.spec_from_file_location("fuzz_readers", Path(__file__).with_name("readers.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-fuzzer = load_fuzzer()
+fuzzer: Any = load_script("tests/fuzz/readers.py")
 
 
 @pytest.mark.parametrize("name", fuzzer.TARGETS)

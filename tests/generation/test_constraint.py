@@ -7,20 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from builders import new_model
+from builders import distribution, new_model
 from torch import Tensor
 
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError
-from minigpt.generation import decoding
 from minigpt.generation.constraint import TextConstraint
 from minigpt.generation.decoding import Decoder
 from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.sampling import Sampler
-from minigpt.generation.speculative import DraftModel, PromptLookup, SpeedupMonitor
+from minigpt.generation.speculative import DraftModel, PromptLookup
 from minigpt.generation.streaming import generate_pieces, generate_text
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
@@ -31,10 +29,6 @@ TEXT = "朝起きると窓の外は雨だった。Ein Wörterbuch über Bäume, 
 BYTES = Tokenizer.named("bytes")
 TOKENIZERS = {"bytes": BYTES, "bpe": Tokenizer.train([TEXT], "bpe:300"), "chars": Tokenizer.train([TEXT], "chars")}
 needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
-every_engine = pytest.mark.parametrize(
-    "kind",
-    ["torch", "graph", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)],
-)
 SAMPLERS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
     "all": {"temperature": 1.5, "top_p": 1.0},
@@ -53,7 +47,7 @@ def untrained(tokenizer: Tokenizer, **fields: int) -> GPT:
 
 def engine_of(kind: str, model: GPT) -> Engine:
     if kind == "torch":
-        return TorchEngine(model)
+        return Engine(model)
     return GraphEngine(model) if kind == "graph" else NativeEngine(model, "int8" if kind == "int8" else "none")
 
 
@@ -73,8 +67,14 @@ def written(engine: Engine, tokenizer: Tokenizer, prompts: list[str], **changes:
     return texts
 
 
-@every_engine
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("torch", name) for name in TOKENIZERS),
+        ("graph", "bytes"),
+        *(pytest.param(kind, "bpe", marks=needs_native) for kind in ("native", "int8")),
+    ],
+)
 def test_an_untrained_model_writes_no_replacement_character(kind: str, name: str) -> None:
     tokenizer = TOKENIZERS[name]
     engine = engine_of(kind, untrained(tokenizer))
@@ -85,36 +85,17 @@ def test_an_untrained_model_writes_no_replacement_character(kind: str, name: str
     assert REPLACEMENT in invalid[0]  # it would write some
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_thousands_of_tokens_in_a_batch_are_utf8(sampler: str) -> None:
-    engine = TorchEngine(untrained(BYTES))
-    prompts = ["", "a", "naïve", "朝起き", "🐋", "\n"]
-    texts = written(engine, BYTES, prompts, samples=3, **SAMPLERS[sampler])
-    assert not any(REPLACEMENT in text for text in texts)
-
-
-@every_engine
-def test_beams_are_utf8(kind: str) -> None:
-    engine = engine_of(kind, untrained(BYTES))
-    texts = written(engine, BYTES, ["é", "a "], beams=6, samples=4, max_new_tokens=50)
+def test_beams_are_utf8() -> None:
+    texts = written(Engine(untrained(BYTES)), BYTES, ["é", "a "], beams=6, samples=4, max_new_tokens=50)
     assert len(set(texts)) > 2
     assert not any(REPLACEMENT in text for text in texts)
 
 
-class AlwaysDraft(SpeedupMonitor):
-    def should_draft(self) -> bool:
-        return True
-
-    def record(self, n_draft: int, n_tokens: int) -> None:
-        pass
-
-
-@pytest.mark.parametrize("sampler", ["greedy", "all", "top-p", "penalties"])
-def test_speculation_is_utf8_and_changes_no_token(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "SpeedupMonitor", AlwaysDraft)
+@pytest.mark.parametrize("sampler", ["greedy", "penalties"])
+def test_speculation_is_utf8_and_changes_no_token(always_drafts: None, sampler: str) -> None:
     tokenizer = TOKENIZERS["bpe"]
-    engine = TorchEngine(untrained(tokenizer).double())
-    draft_model = TorchEngine(new_model(scale=8, seed=1, vocab_size=tokenizer.vocab_size, n_positions=64).double())
+    engine = Engine(untrained(tokenizer).double())
+    draft_model = Engine(new_model(scale=8, seed=1, vocab_size=tokenizer.vocab_size, n_positions=64).double())
     prompt = "雨だった。雨だった。雨"
     expected = written(engine, tokenizer, [prompt], **SAMPLERS[sampler])
     assert REPLACEMENT not in expected[0]
@@ -140,9 +121,8 @@ def test_the_rest_of_the_distribution_is_the_models_own() -> None:
     constraint = TextConstraint(BYTES)
     logits = torch.randn(3, 257, generator=torch.Generator().manual_seed(0))
     states = [constraint.start(prompt) for prompt in (b"a", b"\xe6\xbc", b"\xf0")]
-    found = Sampler(SamplingConfig(temperature=1, top_p=1, seed=0), BYTES).distribution(
-        logits, torch.empty(3, 0, dtype=torch.int64), 0, states
-    )
+    sampler = Sampler(SamplingConfig(temperature=1, top_p=1, seed=0), BYTES)
+    found = distribution(sampler, logits, torch.empty(3, 0, dtype=torch.int64), 0, states)
     allowed = torch.zeros(3, 257, dtype=torch.bool)
     allowed[0, [*range(0x80), *range(0xC2, 0xF5), 256]] = True
     allowed[1, 0x80:0xC0] = True
@@ -186,10 +166,10 @@ def english() -> GPT:
     return model.eval()
 
 
-@pytest.mark.parametrize("sampler", [{}, {"temperature": 0}, {"temperature": 0.7, "top_p": 0.9, "min_p": 0.01}])
+@pytest.mark.parametrize("sampler", [{"temperature": 0}, {"temperature": 0.7, "top_p": 0.9, "min_p": 0.01}])
 def test_a_model_that_writes_valid_text_writes_the_same_text_as_without(english: GPT, sampler: dict[str, Any]) -> None:
-    engine = TorchEngine(english)
-    for seed in range(4):
+    engine = Engine(english)
+    for seed in range(2):
         ours = written(engine, BYTES, ["the ", "qu"], seed=seed, **sampler)
         assert ours == written(engine, BYTES, ["the ", "qu"], seed=seed, allow_invalid_utf8=True, **sampler)
 
@@ -244,9 +224,9 @@ def test_after_a_prompt_that_is_not_utf8_any_bytes_may_follow() -> None:
 def test_a_beginning_is_written_first() -> None:
     model = untrained(BYTES)
     config = SamplingConfig(max_new_tokens=6, temperature=2.0, seed=0)
-    decoder = Decoder(TorchEngine(model), [[65], [66]], Sampler(config, BYTES), beginnings=["朝a".encode(), b""])
+    decoder = Decoder(Engine(model), [[65], [66]], Sampler(config, BYTES), beginnings=["朝a".encode(), b""])
     for _ in range(6):
         decoder.advance()
     assert bytes(decoder.tokens[0][:5]) == "A朝a".encode()
     with pytest.raises(ConfigError, match="beginnings need a Sampler with a tokenizer"):
-        Decoder(TorchEngine(model), [[65]], Sampler(config), beginnings=[b"a"])
+        Decoder(Engine(model), [[65]], Sampler(config), beginnings=[b"a"])

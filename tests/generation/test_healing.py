@@ -8,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
-from minigpt.generation import decoding
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.healing import encode_prompt
-from minigpt.generation.speculative import PromptLookup, SpeedupMonitor
+from minigpt.generation.speculative import PromptLookup
 from minigpt.generation.streaming import Piece, generate_pieces
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
@@ -54,7 +52,7 @@ def model() -> GPT:
 
 @pytest.fixture
 def engine(model: GPT) -> Engine:
-    return TorchEngine(model)
+    return Engine(model)
 
 
 def pieces(engine: Engine, prompts: list[str], **changes: Any) -> list[Piece]:
@@ -125,10 +123,6 @@ def test_a_tokenizer_without_merges_takes_nothing_back() -> None:
     assert encode_prompt(chars, "é ").end == ""
 
 
-def test_a_prompt_of_white_space_starts_a_document() -> None:
-    assert encode_prompt(BPE, " ").ids == [BPE.end_of_text]
-
-
 # What is generated
 
 
@@ -137,16 +131,6 @@ def test_a_space_at_the_end_of_a_prompt_does_not_change_the_text(engine: Engine,
     whole = text_of(pieces(engine, [prompt]))
     assert whole.startswith(" ")
     assert text_of(pieces(engine, [prompt + " "])) == whole[1:]
-
-
-def test_the_lone_space_that_healing_avoids_is_a_token_that_the_model_does_not_expect(
-    engine: Engine, model: GPT
-) -> None:
-    prompt = "class Area:\n    def "
-    kept, (space,) = encode_prompt(BPE, prompt).ids, BPE.encode(" ")
-    assert BPE.encode(prompt) == [*kept, space]
-    assert model(torch.tensor([kept]))[0, -1].softmax(-1)[space] < 0.01
-    assert text_of(pieces(engine, [prompt])).startswith(NAMES)
 
 
 def test_the_tokens_spell_the_end_and_the_text_leaves_it_out(engine: Engine) -> None:
@@ -177,15 +161,6 @@ def test_the_log_probability_is_that_of_the_token_after_the_tokens_that_are_kept
     assert first.token.alternatives[0][1] == pytest.approx(expected.max().item(), abs=1e-4)
 
 
-def test_a_row_is_healed_in_a_batch_as_alone(engine: Engine) -> None:
-    prompts = ["class Area:\n    def ", "class", "def get_", "class Border:\n"]
-    together = pieces(engine, prompts, samples=2, temperature=1.0)
-    for number, prompt in enumerate(prompts):
-        alone = pieces(engine, [prompt], samples=2, temperature=1.0)
-        for sample in range(2):
-            assert text_of(together, 2 * number + sample) == text_of(alone, sample)
-
-
 def test_beams_continue_a_healed_prompt(engine: Engine) -> None:
     found = pieces(engine, ["class Area:\n    def "], beams=4, samples=4)
     for row in range(4):
@@ -194,23 +169,12 @@ def test_beams_continue_a_healed_prompt(engine: Engine) -> None:
     assert text_of(found).startswith(NAMES)
 
 
-class AlwaysDraft(SpeedupMonitor):
-    def should_draft(self) -> bool:
-        return True
-
-    def record(self, n_draft: int, n_tokens: int) -> None:
-        pass
-
-
 @needs_native
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_speculation_changes_no_token_of_a_healed_prompt(
-    model: GPT, temperature: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_speculation_changes_no_token_of_a_healed_prompt(always_drafts: None, model: GPT, temperature: float) -> None:
     prompt = "class Area:\n    def area(self, width):\n        return self.width + width\n\n\nclass Area:\n    def "
     engine = NativeEngine(model, "none")
     plain = pieces(engine, [prompt], temperature=temperature)
-    monkeypatch.setattr(decoding, "SpeedupMonitor", AlwaysDraft)
     drafted = pieces(engine, [prompt], temperature=temperature, drafter=PromptLookup())
     assert [piece.token.id for piece in drafted] == [piece.token.id for piece in plain]
     assert text_of(drafted) == text_of(plain)

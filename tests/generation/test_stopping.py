@@ -2,14 +2,11 @@
 
 import itertools
 import re
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.config import SamplingConfig
-from minigpt.errors import ConfigError
 from minigpt.generation.stopping import StopFilter, Until
 
 UNTILS: list[Until | None] = [None, "line", "paragraph", "sentence"]
@@ -42,7 +39,7 @@ texts = st.lists(
 stop_strings = st.lists(st.text("ab.\n ", min_size=1, max_size=3), max_size=3).map(tuple)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(
     text=texts, stops=stop_strings, until=st.sampled_from(UNTILS), at=st.lists(st.integers(0, 99), max_size=8),
     before=texts,
@@ -98,11 +95,6 @@ def test_only_a_possible_beginning_of_a_stop_string_is_held_back(pieces: list[st
         assert fed.startswith(out)
         assert pending == "" or any(len(pending) < len(stop) and stop.startswith(pending) for stop in stops)
         assert not any(fed.endswith(stop[:size]) for stop in stops for size in range(len(pending) + 1, len(stop)))
-
-
-def test_an_empty_stop_string_is_refused() -> None:
-    with pytest.raises(ConfigError, match="stop contains an empty text"):
-        SamplingConfig(stop=("a", ""))
 
 
 @pytest.mark.parametrize(
@@ -197,12 +189,6 @@ def test_text_that_may_not_stop_is_shown_completely(until: Until | None) -> None
     assert stop_filter.feed("cab") == ("c", True)
 
 
-def test_the_end_of_a_word_that_began_in_text_that_may_not_stop_is_no_initial() -> None:
-    stop_filter = StopFilter((), "sentence")
-    stop_filter.feed("in the US", may_stop=False)
-    assert stop_filter.feed("A. So it is. ") == ("A.", True)
-
-
 @pytest.mark.parametrize("until", UNTILS[1:])
 @pytest.mark.parametrize("run", ["\n" + " " * 100_000, "." * 100_000, "a. " + '."' * 50_000, "J. " * 30_000], ids=len)
 def test_a_long_run_of_the_characters_of_an_end_is_searched_in_linear_time(until: Until, run: str) -> None:
@@ -219,11 +205,3 @@ def test_ends_count_only_after_the_text_that_may_not_stop() -> None:
     assert stop_filter.feed("\nTwo.") == ("\nTwo.", False)
     assert stop_filter.feed(" \n") == ("", False)
     assert stop_filter.feed("\nThree") == ("", True)
-
-
-@pytest.mark.parametrize("until", UNTILS[1:])
-def test_a_long_text_without_an_end_takes_linear_time(until: Until) -> None:
-    stop_filter, started = StopFilter(("xyz",), until), time.process_time()
-    for _ in range(1000):
-        stop_filter.feed("a word or two, ")
-    assert time.process_time() - started < 3  # quadratic in its 15,000 characters would take minutes

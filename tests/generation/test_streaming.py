@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.decoding import GeneratedToken
-from minigpt.generation.engines.resolve import resolve_engine
-from minigpt.generation.healing import encode_prompt
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.streaming import Piece, bits_per_byte, generate_pieces, generate_text
 from minigpt.model.gpt import GPT
-from minigpt.native import compiled
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 BYTES = Tokenizer.named("bytes")
@@ -93,18 +90,6 @@ def test_a_row_is_the_same_in_a_batch_as_alone(prompts: list[str], samples: int,
             ]
 
 
-def test_ids_beyond_the_tokenizers_vocabulary_are_never_drawn() -> None:
-    model = small_model(vocab_size=300)
-    model.token_embedding.weight.data[257:] *= 50  # padding ids would be the most likely everywhere
-    config = SamplingConfig(max_new_tokens=30, temperature=1.0, seed=0)
-    assert max(ids_of(list(generate_pieces(model, BYTES, ["a"], config)))) < 257
-
-
-def test_an_empty_prompt_starts_a_document() -> None:
-    assert encode_prompt(BYTES, "").ids == [256]
-    assert encode_prompt(BYTES, "a").ids == [97]
-
-
 # Pieces
 
 
@@ -124,20 +109,6 @@ def test_a_character_is_shown_with_its_last_byte() -> None:
     assert texts(cut)[0] == "aé"  # the part of a character at the end is not shown
     cut = list(generate_pieces(speaker("aé漢"), BYTES, [""], config.replace(max_new_tokens=5, allow_invalid_utf8=True)))
     assert texts(cut)[0] == "aé\N{REPLACEMENT CHARACTER}"
-
-
-def test_every_token_makes_one_piece_and_the_last_one_has_a_finish_reason() -> None:
-    config = SamplingConfig(max_new_tokens=4, temperature=0, samples=2)
-    pieces = list(generate_pieces(speaker("abcd"), BYTES, ["", ""], config))
-    for row in range(4):
-        own = [piece for piece in pieces if piece.row == row]
-        assert ids_of(own, row) == [97, 98, 99, 100]
-        assert [piece.finish_reason for piece in own] == [None, None, None, "length"]
-
-
-def test_generate_text_yields_no_empty_pieces() -> None:
-    pieces = list(generate_text(speaker("aé漢"), BYTES, "", SamplingConfig(max_new_tokens=6, temperature=0)))
-    assert pieces == ["a", "é", "漢"]
 
 
 def test_generate_text_takes_one_sample_only() -> None:
@@ -204,24 +175,6 @@ def test_stop_strings_count_from_the_minimum_of_new_tokens(least: int, text: str
     assert generated("a.b.c.d.", max_new_tokens=12, stop=(".",), min_new_tokens=least)[0] == text
 
 
-def test_end_of_text_does_not_occur_before_the_minimum_of_new_tokens() -> None:
-    text, reason, count = generated([97, 256, 256, 256, 256], max_new_tokens=5, min_new_tokens=3)
-    assert (reason, count) == ("end_of_text", 4)
-    assert text[0] == "a"
-
-
-def test_a_row_that_ends_does_not_change_the_others() -> None:
-    """Row 0 of a batch stops early; row 1 continues to the same text as alone."""
-    model = small_model(seed=5)
-    config = SamplingConfig(max_new_tokens=20, temperature=1.0, seed=1)
-    first = texts(list(generate_pieces(model, BYTES, ["abc"], config)))[0][:1]
-    config = config.replace(stop=(first,))
-    pieces = list(generate_pieces(model, BYTES, ["abc", "z"], config))
-    assert len(ids_of(pieces, 0)) < len(ids_of(pieces, 1))
-    alone = list(generate_pieces(model, BYTES, ["z"], config))
-    assert texts(pieces)[1] == texts(alone)[0]
-
-
 def test_the_best_beams_are_pieces_with_the_rows_of_their_prompts() -> None:
     config = SamplingConfig(max_new_tokens=5, beams=4, samples=2, stop=("\x00",))
     pieces = list(generate_pieces(small_model(), BYTES, ["ab", "c"], config))
@@ -270,16 +223,6 @@ def test_the_models_mode_is_restored_even_if_the_caller_stops_early(beams: int) 
     assert model.training
 
 
-@pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
-def test_the_compiled_engine_generates_the_same_text() -> None:
-    config = SamplingConfig(max_new_tokens=40, temperature=1.0, seed=2, samples=2)
-    model = small_model(seed=2)
-    expected = texts(list(generate_pieces(model, BYTES, ["one", "thirty-three"], config)))
-    engine = resolve_engine(model.float())
-    assert engine.description.startswith("cpu, float32, compiled")
-    assert texts(list(generate_pieces(engine, BYTES, ["one", "thirty-three"], config))) == expected
-
-
 # The caller's processors
 
 
@@ -295,13 +238,6 @@ def test_generate_text_and_generate_pieces_pass_the_callers_processors_on() -> N
     assert text[::2] == "bnn"
     pieces = list(generate_pieces(speaker("banana"), BYTES, [""], config, processors=[no_vowels]))
     assert texts(pieces) == [text]
-
-
-def test_beams_follow_the_callers_processors() -> None:
-    config = SamplingConfig(max_new_tokens=6, beams=3)
-    (text,) = texts(list(generate_pieces(speaker("banana"), BYTES, [""], config, processors=[no_vowels])))
-    assert text[::2] == "bnn"
-    assert not set(text) & set("aeiou")
 
 
 def test_processors_and_a_sampler_together_are_refused() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters.export import export_model
-from minigpt.exporters.gguf_adapter import write_gguf_adapter
+from minigpt.exporters.gguf import write_gguf_adapter
 from minigpt.importers.gguf_file import GgufFile
 from minigpt.importers.gpt2 import import_gpt2
 from minigpt.importers.open_model import describe_model, load_model, merge_adapter

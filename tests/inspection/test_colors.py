@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minigpt.inspection.colors import brightness, color, surprisal_bits
-from minigpt.pages.color_scale import CIVIDIS
+from minigpt.pages.document import CIVIDIS
 
 
 def test_the_scale_is_cividis_and_each_bit_of_surprisal_is_a_tenth_darker() -> None:

@@ -1,7 +1,6 @@
 """`minigpt.plan`, `fit`, `load` and `show`, and runs that go between Python and the command line."""
 
 import doctest
-import itertools
 import json
 import signal
 from collections.abc import Callable, Iterator
@@ -277,13 +276,6 @@ def test_closing_the_events_raises_if_the_last_state_cannot_be_saved(
         events.close()  # type: ignore[attr-defined]
 
 
-def test_there_must_be_a_text_or_a_run(here: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no text to train on"):
-        list(minigpt.fit())
-    with pytest.raises(ConfigError, match="there is no run in checkpoints to resume"):
-        list(minigpt.fit(resume=True))
-
-
 @pytest.mark.parametrize("base", ["base", Path("checkpoints/base")])
 def test_fine_tuning_starts_from_another_run(here: Path, base: str | Path) -> None:
     list(minigpt.fit([Path("fox.txt")], name="base", report=False, **SETTINGS))
@@ -324,28 +316,6 @@ def test_python_respects_a_containers_cpu_quota(here: Path, monkeypatch: pytest.
     assert environment.threads == 1
 
 
-def test_a_plan_for_several_processes_measures_with_the_threads_of_one(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured = set()
-
-    def seconds_per_step(*_: object, **__: object) -> float:
-        measured.add(torch.get_num_threads())
-        return 0.01
-
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("minigpt.threads.available_cores", lambda: 4)
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", seconds_per_step)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        minigpt.plan("fox.txt", devices=2, **SETTINGS)
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
-    assert measured == {2}
-
-
 # The display
 
 
@@ -378,13 +348,6 @@ def test_a_loaded_model_generates_what_the_command_line_prints(here: Path) -> No
     assert minigpt.load(here / "checkpoints/fox", quantize="none").generate("a", max_new_tokens=1, temperature=0)
 
 
-def test_a_loaded_model_notes_that_the_compiled_code_is_missing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    minigpt.save_checkpoint(here / "checkpoints/m", new_model(), minigpt.Tokenizer.named("bytes"))
-    monkeypatch.setattr("minigpt.native.compiled._library", lambda: "there is no compiler")
-    (note,) = minigpt.load("m", device="cpu").notes
-    assert note == "PyTorch generates the text, several times slower than compiled code: there is no compiler"
-
-
 def test_a_loaded_model_passes_the_callers_logits_processors_on(here: Path) -> None:
     def only_letters(logits: torch.Tensor, _history: torch.Tensor, _n_new: int) -> torch.Tensor:
         allowed = torch.zeros(logits.shape[1], dtype=torch.bool)
@@ -396,15 +359,6 @@ def test_a_loaded_model_passes_the_callers_logits_processors_on(here: Path) -> N
     text = model.generate("the ", max_new_tokens=20, seed=3, processors=[only_letters])
     assert (len(text), text.isalpha()) == (20, True)
     assert "".join(model.stream("the ", max_new_tokens=20, seed=3, processors=[only_letters])) == text
-
-
-def test_two_texts_of_one_model_can_be_generated_alternately(here: Path) -> None:
-    minigpt.save_checkpoint(here / "checkpoints/m", new_model(scale=8), minigpt.Tokenizer.named("bytes"))
-    model, prompts = minigpt.load("m", device="cpu"), ("the ", "a quick")
-    alone = [model.generate(prompt, max_new_tokens=20, seed=3) for prompt in prompts]
-    streams = (model.stream(prompt, max_new_tokens=20, seed=3) for prompt in prompts)
-    pieces = itertools.zip_longest(*streams, fillvalue="")
-    assert ["".join(text) for text in zip(*pieces, strict=True)] == alone
 
 
 @pytest.mark.parametrize("quantize", [None, False, "int4"])

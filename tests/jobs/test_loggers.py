@@ -14,7 +14,7 @@ from fake_wandb import Wandb
 
 from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError, MissingPackageError
-from minigpt.jobs.loggers import _LOGGERS, _Logger, check_loggers, open_loggers
+from minigpt.jobs.loggers import check_loggers, open_loggers
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import RunRecord
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -157,34 +157,6 @@ def test_after_the_folder_was_lost_wandb_continues_the_same_run_in_the_new_one(
     assert wandb.finished == 2
     if is_replaced:
         assert list(before.iterdir()) == []
-
-
-def test_a_logger_that_cannot_start_closes_those_already_started(
-    run: Run, wandb: Wandb, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Broken(_Logger):
-        def __init__(self, _: Run, title: str) -> None:
-            raise RuntimeError("no room")
-
-    monkeypatch.setitem(_LOGGERS, "json", Broken)  # a module that exists
-    with (
-        pytest.raises(ConfigError, match=r"--log json cannot start \(no room\)"),
-        open_loggers(["wandb", "json"], run, pytest.fail, run.directory.name),
-    ):
-        pass
-    assert (len(wandb.runs), wandb.finished) == (1, 1)
-
-
-def test_a_logger_that_cannot_start_is_one_sentence(run: Run, wandb: Wandb) -> None:
-    def fail() -> None:
-        raise RuntimeError("api_key not configured")
-
-    wandb.fail = fail
-    sentence = (
-        r"--log wandb cannot start \(api_key not configured\); log in by `wandb login`, or set WANDB_MODE=offline"
-    )
-    with pytest.raises(ConfigError, match=sentence):
-        log_events("wandb", run, [])
 
 
 def test_a_logger_is_closed_when_training_fails(run: Run, wandb: Wandb) -> None:

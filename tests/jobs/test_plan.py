@@ -39,7 +39,7 @@ def test_a_plan_with_nothing_held_out_does_not_promise_to_stop_early(here: Path)
     given: dict[str, Any] = {"steps": 2, "tokenizer": "bytes", "context_length": 8, "batch_size": 2, "patience": 5}
     for fraction, expected in ((0.1, "after 5 evaluations without improvement"), (0.0, "never")):
         rows = plan_of(here / "fox.txt", validation_fraction=fraction, **given).rows()
-        assert [row.value for row in rows if row.name == "early stop"] == [expected]
+        assert [value for name, value, _ in rows if name == "early stop"] == [expected]
 
 
 @pytest.mark.parametrize(("is_new", "rate"), [(True, 0.02), (False, 0.0)])

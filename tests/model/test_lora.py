@@ -10,10 +10,8 @@ from torch import Tensor
 
 from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.engines.pytorch import TorchEngine
-from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.model.gpt import GPT
-from minigpt.model.lora import LoRA, LoRALinear, load_trained_state, lora_layers, lora_of, trained_state
+from minigpt.model.lora import LoRA, LoRALinear, lora_layers, trained_state
 from minigpt.training.fine_tuning import apply_fine_tuning, trained_parameters
 from minigpt.training.loss import LossModel, next_token_loss
 from minigpt.training.memory import checkpoint_blocks
@@ -48,29 +46,6 @@ def test_only_the_adapter_is_trained_and_saved() -> None:
     assert trained == {f"{layer}.{part}" for layer in layers for part in ("lora_a", "lora_b")}
     assert trained_state(model).keys() == trained
     assert [name for name, _ in lora_layers(model)] == layers
-
-
-def test_the_token_embedding_is_trained_and_saved_with_the_adapter_if_asked() -> None:
-    model = adapted(lora_embedding=True)
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad and "lora" not in name}
-    assert trained == {"token_embedding.weight"}
-    assert "token_embedding.weight" in trained_state(model)
-    LossModel(model)(IDS, IDS.flip(1)).backward()
-    assert model.token_embedding.weight.grad.abs().sum() > 0
-
-
-def test_a_model_without_an_adapter_is_saved_whole() -> None:
-    model = random_model()
-    assert lora_of(model) is None
-    assert trained_state(model).keys() == model.state_dict().keys()
-
-
-def test_a_saved_adapter_is_loaded_into_another_copy_of_the_model() -> None:
-    model, other = adapted(), adapted()
-    for _, layer in lora_layers(model):
-        layer.lora_b.data.normal_()
-    load_trained_state(other, {name: tensor.clone() for name, tensor in trained_state(model).items()})
-    assert torch.equal(other(IDS), model(IDS))
 
 
 @pytest.mark.parametrize(
@@ -128,10 +103,6 @@ def test_gradients_of_the_adapter_are_those_of_the_formula() -> None:
     assert (loss() - before).item() / step == pytest.approx(gradient, rel=1e-4, abs=1e-9)
 
 
-def test_an_unmerged_adapter_is_generated_with_by_pytorch() -> None:
-    assert isinstance(resolve_engine(adapted()), TorchEngine)
-
-
 def test_settings_that_do_not_fit_the_model_are_refused() -> None:
     for settings, message in (
         ({"lora": True, "lora_rank": 17}, r"lora_rank \(17\) must be at most the model's width \(16\)"),
@@ -148,11 +119,6 @@ def test_settings_that_do_not_fit_the_model_are_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             TrainConfig(**settings)
-
-
-def test_the_adapted_layers_are_in_the_order_of_computation() -> None:
-    assert TrainConfig(lora_targets="down_proj,qkv_proj").adapted_layers == ("qkv_proj", "down_proj")
-    assert len(TrainConfig().adapted_layers) == 4
 
 
 @pytest.mark.parametrize("settings", [{}, {"base_dtype": "int8"}, {"freeze": 1}, {"lora_embedding": True}])

@@ -1,10 +1,7 @@
 """The training step's operations in C: PyTorch's results and gradients in float64, on every instruction set."""
 
-import copy
 import math
-import types
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -12,14 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minigpt import GPT, GPTConfig
-from minigpt.model import attention
 from minigpt.model.attention import causal_mask
-from minigpt.model.kv_cache import KVCache
-from minigpt.native import accelerate as native
 from minigpt.native import compiled, operations, weight_updates
-from minigpt.native.accelerate import GELU, LayerNorm, Linear, accelerate, add, causal_attention, causal_softmax
-from minigpt.native.linear import linear, linear_fits, linear_gradients
-from minigpt.training.loss import LossModel, SoftTargets, head_plan, next_token_loss, overwrite_with_gradient
+from minigpt.native.accelerate import LayerNorm, Linear, accelerate
+from minigpt.training.loss import LossModel, overwrite_with_gradient
 from minigpt.training.muon import orthogonalize
 from minigpt.training.sampled_softmax import EXCLUDED
 
@@ -74,12 +67,6 @@ def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> 
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def formula(qkv: Tensor, n_head: int) -> Tensor:
-    """Causal attention of all heads, (B, T, 3C) -> (B, T, C)."""
-    q, k, v = (part.unflatten(2, (n_head, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=2))
-    return attention.attend(q, k, v, causal_mask(qkv.shape[1]))[0].transpose(1, 2).flatten(2)
-
-
 def gradients(compute: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """The result and the gradient with respect to `x`, as float64."""
     x = x.clone().requires_grad_()
@@ -89,34 +76,9 @@ def gradients(compute: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) 
     return y.detach().double(), x.grad.double()
 
 
-@pytest.mark.parametrize("shape", [(1,), (3, 7, 5), (40, 1001)])
-def test_gelu_and_its_gradient_are_those_of_pytorch(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    x, gradient = 3 * numbers(*shape, dtype=dtype), numbers(*shape, seed=1, dtype=dtype)
-    found = gradients(GELU("tanh"), x, gradient)
-    exact = gradients(lambda x: F.gelu(x, approximate="tanh"), x.double(), gradient)
-    torch.testing.assert_close(found, exact, **ROUNDING[dtype])
-
-
 def test_the_gradient_of_gelu_is_1_where_its_argument_is_huge(dtype: torch.dtype) -> None:
     huge = torch.full((40,), 1e15, dtype=dtype)
     assert (operations.gelu_gradient(torch.ones_like(huge), huge) == 1).all()
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (3, 7, 5), (2, 40, 192), (130, 17)])
-def test_layer_norm_and_its_gradients_are_those_of_pytorch(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    x, width = numbers(*shape, dtype=torch.float32), shape[-1]
-    weight, bias = (numbers(width, seed=seed, dtype=torch.float32) for seed in (1, 2))
-    gradient = numbers(*shape, seed=3, dtype=dtype)
-    y, statistics = operations.layer_norm(x, weight, bias, 1e-5, dtype)
-    found = (y, *operations.layer_norm_gradient(gradient, x, weight, statistics))
-    leaves = [each.double().requires_grad_() for each in (x, weight, bias)]
-    exact = F.layer_norm(leaves[0], (width,), leaves[1], leaves[2], 1e-5)
-    exact.backward(gradient.double())
-    assert y.dtype == dtype
-    torch.testing.assert_close(y.double(), exact.detach(), **ROUNDING[dtype])
-    for one, leaf in zip(found[1:], leaves, strict=True):
-        assert one.dtype == torch.float32
-        torch.testing.assert_close(one.double(), leaf.grad, rtol=1e-5, atol=1e-4)
 
 
 def test_layer_norm_under_autocast_is_pytorchs_rounded_once(dtype: torch.dtype) -> None:
@@ -131,61 +93,6 @@ def test_layer_norm_under_autocast_is_pytorchs_rounded_once(dtype: torch.dtype) 
     found.sum().backward()
     assert x.grad is not None
     assert x.grad.dtype == torch.float32
-
-
-@pytest.mark.parametrize("length", [32, 160])
-@pytest.mark.parametrize(("n_head", "width"), [(3, 32), (2, 64), (1, 96)])
-def test_attention_with_tiles_rounds_its_weights_to_bfloat16(length: int, n_head: int, width: int) -> None:
-    c = n_head * width
-    qkv, gradient = numbers(2, length, 3 * c), numbers(2, length, c, seed=1)
-    found = gradients(lambda x: causal_attention(x, n_head), qkv, gradient)
-    exact = gradients(lambda x: formula(x, n_head), qkv.double(), gradient)
-    # Each of up to `length` terms, of about 1 / length, has an error of up to 2^-9 of it; some add up.
-    torch.testing.assert_close(found, exact, rtol=2**-7, atol=2**-7)
-
-
-@pytest.mark.parametrize("shape", [(7,), (3, 5, 40)])
-def test_the_sum_of_float32_and_bfloat16_is_that_of_pytorch(shape: tuple[int, ...]) -> None:
-    x, y = numbers(*shape, dtype=torch.float32).requires_grad_(), numbers(*shape, seed=1).requires_grad_()
-    found = add(x, y)
-    found.backward(gradient := numbers(*shape, seed=2, dtype=torch.float32))
-    assert torch.equal(found, x + y)
-    assert x.grad is not None
-    assert y.grad is not None
-    assert torch.equal(x.grad, gradient)
-    assert torch.equal(y.grad, gradient.bfloat16())
-
-
-def test_other_sums_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "add", None)
-    x, y = numbers(3, 40, dtype=torch.float32), numbers(3, 40)
-    assert torch.equal(add(y, x), y + x)
-    assert torch.equal(add(x, y[:1]), x + y[:1])
-    assert torch.equal(add(x.double(), y), x.double() + y)
-
-
-def linear_gradients_of(layer: Linear, x: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
-    """The result of a layer under autocast, and the gradients of its input, weight and bias, as float64."""
-    x = x.clone().requires_grad_()
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=x.dtype == torch.bfloat16):
-        y = layer(x)
-    layer.zero_grad()
-    y.backward(gradient.to(y.dtype))
-    grads = (x.grad, layer.weight.grad, layer.bias.grad)
-    return y.detach().double(), *(grad.double() for grad in grads if grad is not None)
-
-
-@pytest.mark.parametrize(("shape", "out"), [((32, 32), 32), ((4, 24, 64), 160), ((2, 512, 96), 2048)])
-def test_a_linear_layer_in_bfloat16_has_the_gradients_of_float64(shape: tuple[int, ...], out: int) -> None:
-    layer = Linear(shape[-1], out)
-    with torch.no_grad():
-        layer.weight.copy_(numbers(out, shape[-1], seed=1) / shape[-1] ** 0.5)  # as precise as bfloat16
-        layer.bias.copy_(numbers(out, seed=2))
-    x, gradient = numbers(*shape), numbers(*shape[:-1], out, seed=3)
-    found = linear_gradients_of(layer, x, gradient)
-    exact = linear_gradients_of(copy.deepcopy(layer).double(), x.double(), gradient)
-    for one, other in zip(found, exact, strict=True):
-        torch.testing.assert_close(one, other, rtol=2**-7, atol=1e-3 * float(other.abs().max()))
 
 
 def test_a_frozen_linear_layer_gives_only_the_gradient_of_its_input_and_does_not_keep_it() -> None:
@@ -211,26 +118,6 @@ def test_a_frozen_linear_layer_gives_only_the_gradient_of_its_input_and_does_not
     torch.testing.assert_close(layer.bias.grad, torch.full((32,), 96.0))
 
 
-@pytest.mark.parametrize("width", [32, 128])
-def test_inputs_of_another_width_are_an_error(width: int) -> None:
-    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(RuntimeError):
-        Linear(64, 32)(numbers(32, width))
-
-
-def test_few_inputs_of_many_weights_have_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not operations.are_tiled():
-        pytest.skip("this instruction set has no tiles")
-    used = []
-    functions = types.SimpleNamespace(
-        minigpt_linear_buffer=lambda *arguments: 0, minigpt_linear=lambda *arguments: used.append(arguments[-1])
-    )
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    monkeypatch.setattr(operations, "loaded", lambda: functions)
-    for rows, out in ((32, 1024), (32, 32), (2048, 32)):
-        linear(numbers(rows, 64), torch.zeros(out, 64), torch.zeros(out))
-    assert used == [4, 1, 4]
-
-
 @pytest.mark.parametrize("shape", [(2, 96, 64), (3, 32, 192), (1, 64, 64)])
 def test_orthogonalization_in_bfloat16_has_the_errors_of_its_rounding(shape: tuple[int, int, int]) -> None:
     matrices = numbers(*shape, dtype=torch.float32)
@@ -238,50 +125,6 @@ def test_orthogonalization_in_bfloat16_has_the_errors_of_its_rounding(shape: tup
     found, exact = orthogonalize(matrices, bfloat16=True), orthogonalize(matrices.double())
     for one, other in zip(found.double(), exact, strict=True):
         assert (one - other).norm() < 0.15 * other.norm()
-
-
-def test_only_whole_tiles_in_bfloat16_are_multiplied_in_c() -> None:
-    weight, bias = torch.zeros(96, 64), torch.zeros(96)
-    fits = [
-        linear_fits(x, weight, bias, dtype)
-        for x, dtype in (
-            (numbers(32, 64), torch.bfloat16), (numbers(31, 64), torch.bfloat16), (numbers(0, 64), torch.bfloat16),
-            (numbers(32, 64), torch.float32), (numbers(32, 64, dtype=torch.float32), torch.bfloat16),
-        )
-    ]  # fmt: skip
-    assert fits == [operations.are_tiled(), False, False, False, False]
-    assert not linear_fits(numbers(32, 64), weight, None, torch.bfloat16)
-    assert not linear_fits(numbers(32, 64), weight.bfloat16(), bias, torch.bfloat16)
-    assert not linear_fits(numbers(32, 48), torch.zeros(96, 48), bias, torch.bfloat16)
-
-
-@pytest.mark.parametrize("length", [1, 5, 16, 33, 130])
-@pytest.mark.parametrize(("n_head", "width"), [(1, 16), (3, 32), (2, 48), (1, 128)])
-def test_attention_and_its_gradient_are_those_of_the_formula(
-    length: int, n_head: int, width: int, dtype: torch.dtype
-) -> None:
-    c = n_head * width
-    qkv, gradient = numbers(2, length, 3 * c, dtype=dtype), numbers(2, length, c, seed=1, dtype=dtype)
-
-    found = gradients(lambda x: causal_attention(x, n_head), qkv, gradient)
-    exact = gradients(lambda x: formula(x, n_head), qkv.double(), gradient)
-    torch.testing.assert_close(found, exact, rtol=ROUNDING[dtype]["rtol"], atol=2e-5)
-
-
-@pytest.mark.parametrize("length", [1, 5, 16, 33, 130])
-def test_causal_softmax_and_its_gradient_are_those_of_the_formula(length: int) -> None:
-    scores, gradient = 4 * numbers(2, 3, length, length), numbers(2, 3, length, length, seed=1)
-    mask = causal_mask(length)
-
-    def formula(scores: Tensor) -> Tensor:
-        return (scores * 0.3).masked_fill(~mask, -math.inf).softmax(dim=-1)
-
-    found = gradients(lambda x: causal_softmax(x * 1, 0.3), scores, gradient)  # `* 1`: it overwrites its argument
-    exact = gradients(formula, scores.double(), gradient)
-    assert not found[0][..., ~mask].any()
-    assert not found[1][..., ~mask].any()
-    torch.testing.assert_close(found[0], exact[0], rtol=2**-8, atol=1e-6)
-    torch.testing.assert_close(found[1], exact[1], rtol=2**-7, atol=2e-3)  # the weights were rounded before
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5, 1.0])
@@ -343,8 +186,8 @@ def test_the_number_of_threads_changes_no_bit(threads: Callable[[int], None]) ->
     def with_tiles() -> list[Tensor]:
         qkv, x = numbers(3, 224, 3 * 64), numbers(512, 96)
         attended, logs = operations.attention(qkv, 2)
-        y = linear(x, *layer)
-        of_layer = linear_gradients(y, x, layer[0], of_input=True)
+        y = operations.linear(x, *layer)
+        of_layer = operations.linear_gradients(y, x, layer[0], of_input=True)
         attention_gradient = operations.attention_gradient(attended, qkv, logs)
         return [attended, logs, attention_gradient, y, *of_layer, orthogonalize(qkv[:, :64])]
 
@@ -414,19 +257,6 @@ def test_orthogonalization_is_that_of_the_polynomials_one_after_the_other(
     assert (found - exact).norm() <= 1e-4 * exact.norm()
 
 
-@pytest.mark.usefixtures("float32_in_c")
-def test_orthogonalization_of_few_matrices_with_many_threads_or_of_large_ones_is_pytorchs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In C, each matrix has one thread and its own memory."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    assert weight_updates.orthogonalization_fits(numbers(4, 9, 6, dtype=torch.float32))
-    assert not weight_updates.orthogonalization_fits(numbers(3, 9, 6, dtype=torch.float32))
-    assert weight_updates.orthogonalization_fits(torch.empty(4, 1024, 1025))
-    assert not weight_updates.orthogonalization_fits(torch.empty(4, 1025, 1025))
-    assert not weight_updates.orthogonalization_fits(numbers(4, 9, 6))
-
-
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("with_teacher", [False, True])
 @pytest.mark.parametrize("size", [(24, 96), (32, 128)], ids=["odd", "whole-tiles"])
@@ -456,62 +286,6 @@ def test_a_model_has_the_gradients_that_it_has_without_the_c_code(
     assert any(not torch.equal(one, other) for one, other in zip(fast, plain, strict=True))
 
 
-def test_only_bfloat16_and_float32_on_a_cpu_use_the_c_code(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = numbers(2, dtype=dtype)
-    assert operations.fits(x)
-    assert not operations.fits(x.double())
-    assert not operations.fits(x.half())
-    assert not operations.fits(x.to("meta"))
-    assert head_plan("cpu", dtype, 65).gradient is operations.cross_entropy_
-    for device, other in (("cpu", torch.float64), ("cpu", torch.float16), ("cuda", dtype)):
-        assert head_plan(device, other, 65).gradient is overwrite_with_gradient
-    assert operations.fits(torch.nn.Parameter(x))
-    assert not operations.fits(x.as_subclass(torch.nn.Buffer))  # as other subclasses
-    library = types.SimpleNamespace(minigpt_has_openmp=lambda: 0, minigpt_selected=lambda: b"avx2")
-    monkeypatch.setattr(compiled, "library", lambda: library)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert operations.fits(x)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert not operations.fits(x)
-    monkeypatch.setattr(compiled, "library", lambda: None)
-    assert not operations.fits(x)
-    assert head_plan("cpu", dtype, 65).gradient is overwrite_with_gradient
-
-
-@pytest.mark.parametrize("name", ["plain", "neon-dotprod"])
-def test_without_fused_products_float32_is_left_to_pytorch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "selected", lambda library: name)
-    assert not operations.fits(numbers(2, dtype=torch.float32))
-    assert not weight_updates.orthogonalization_fits(numbers(2, 3, 4, dtype=torch.float32))
-    assert head_plan("cpu", torch.float32, 65).gradient is overwrite_with_gradient
-    assert operations.fits(numbers(2))
-
-
-@pytest.mark.usefixtures("float32_in_c")
-def test_attention_in_float32_fits_heads_of_a_multiple_of_16_and_up_to_1024_positions() -> None:
-    assert operations.attention_fits(numbers(1, 1024, 3 * 32, dtype=torch.float32), 2)
-    assert not operations.attention_fits(numbers(1, 1025, 3 * 32, dtype=torch.float32), 2)
-    assert not operations.attention_fits(numbers(1, 4, 3 * 32, dtype=torch.float32), 4)
-
-
-@pytest.mark.usefixtures("float32_in_c")
-def test_attention_in_bfloat16_is_computed_in_c_over_up_to_128_positions_and_with_tiles_over_1024() -> None:
-    assert operations.attention_fits(numbers(1, 128, 3 * 32), 2)
-    assert not operations.attention_fits(numbers(1, 129, 3 * 32), 2)
-    assert operations.attention_fits(numbers(1, 1024, 3 * 64), 2) == operations.are_tiled()
-    assert not operations.attention_fits(numbers(1, 1040, 3 * 64), 2)
-    assert not operations.attention_fits(numbers(1, 512, 3 * 48), 1)
-    module, x = model().blocks[0].attention.eval().bfloat16(), numbers(2, 24, 96)
-    found, exact = module(x), module.double()(x.double())
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.double(), exact, rtol=2**-6, atol=2e-3)
-
-
-def test_without_fused_products_attention_in_bfloat16_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "selected", lambda library: "plain")
-    assert not operations.attention_fits(numbers(1, 4, 3 * 32), 2)
-
-
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch batches its own attention in a loop
 def test_the_transforms_of_torch_func_leave_a_model_to_pytorch() -> None:
     """Their tensors have no memory that C code could read."""
@@ -527,61 +301,3 @@ def test_the_transforms_of_torch_func_leave_a_model_to_pytorch() -> None:
         loss(parameters, row).backward()
         for name, parameter in parameters.items():
             torch.testing.assert_close(found[name][number], parameter.grad, rtol=1e-3, atol=1e-6)
-
-
-def test_long_sequences_and_exact_gelu_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, short, long = numbers(3, 5), numbers(1, 1, 512, 8), numbers(1, 1, 513, 8)
-    calls = []
-    monkeypatch.setattr(native, "causal_softmax", lambda scores, scale: calls.append(scores.shape) or scores)
-    monkeypatch.setattr(operations, "gelu", pytest.fail)
-    assert torch.equal(GELU()(x), F.gelu(x))
-    module = model(513).blocks[0].attention
-    for query in (short, long):
-        module.attend(query, query, query)
-    assert calls == [(1, 1, 512, 512)]
-
-
-@pytest.mark.usefixtures("float32_in_c")
-def test_attention_with_a_cache_or_of_the_last_position_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is that of few queries."""
-    module = model().blocks[0].attention.eval()
-    x, calls = numbers(1, 24, 96, dtype=torch.float32), []
-    expected = module(x)
-    monkeypatch.setattr(native, "causal_attention", lambda *given: calls.append(given) or causal_attention(*given))
-    torch.testing.assert_close(module(x, last_only=True), expected[:, -1:])
-    torch.testing.assert_close(module(x, KVCache(model().config, 1).layers[0]), expected)
-    assert not calls
-    assert torch.equal(module(x), expected)
-    assert len(calls) == 1
-
-
-def test_another_default_dtype_changes_nothing() -> None:
-    scores, logits, targets = numbers(2, 30, 30), numbers(3, 65), torch.tensor([[1], [2], [3]])
-
-    def results() -> tuple[Tensor, Tensor]:
-        weights = operations.causal_softmax_(scores.clone(), 0.5)
-        return weights, operations.cross_entropy_(logits.clone(), targets, 65)
-
-    expected = results()
-    before = torch.get_default_dtype()
-    for dtype in (torch.bfloat16, torch.float64):
-        torch.set_default_dtype(dtype)
-        try:
-            found = results()
-        finally:
-            torch.set_default_dtype(before)
-        assert all(map(torch.equal, found, expected))
-
-
-def test_soft_targets_of_a_narrower_teacher_reach_the_c_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    features, head = numbers(1, 6, 16).float(), numbers(65, 16, seed=1).float()
-    soft = SoftTargets(numbers(6, 8, seed=2).float(), numbers(65, 8, seed=3).float(), 0.5)
-    targets = torch.arange(6)[None]
-    used: list[Any] = []
-    cross_entropy = operations.cross_entropy_
-    monkeypatch.setattr(operations, "cross_entropy_", lambda *given: used.append(given) or cross_entropy(*given))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = next_token_loss(features, head, targets, soft=soft)
-    assert [given[3].shape for given in used] == [(6, 65)]
-    exact = next_token_loss(features, head, targets, soft=soft)
-    torch.testing.assert_close(found, exact, rtol=1e-2, atol=0)

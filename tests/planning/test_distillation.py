@@ -128,12 +128,6 @@ def test_the_final_evaluation_of_a_teacher_is_like_the_others() -> None:
     assert short.training_seconds - long.training_seconds > 25  # type: ignore[operator]
 
 
-def test_the_times_of_both_kinds_of_steps_are_measured_again() -> None:
-    settings = planned(minutes=20).measured_again(lambda model, config: 2 * seconds_per_step(model, config))
-    assert settings.teacher is not None
-    assert (settings.seconds_per_step, settings.teacher.seconds_per_step) == (2 * TAUGHT_STEP, 2 * STEP)
-
-
 @pytest.mark.parametrize(("again", "expected"), [(1.1, 1.05), (0.9, 0.95), (2.0, 1.0), (0.5, 0.5)])
 def test_both_times_of_the_same_steps_count_unless_one_was_disturbed(again: float, expected: float) -> None:
     settings = planned(steps=100, distill="off")
@@ -149,11 +143,6 @@ def test_a_teacher_is_counted_in_the_memory_and_given_up_where_it_does_not_fit()
     assert planned(minutes=20, free_memory=least).training.distill == "off"
     with pytest.raises(ConfigError, match="takes about"):
         planned(minutes=20, free_memory=least, distill="on")
-
-
-def test_sharded_weights_have_no_teacher() -> None:
-    assert planned(minutes=20, processes=2).training.distill == "on"
-    assert planned(minutes=20, processes=2, sharding="on").training.distill == "off"
 
 
 def test_a_teacher_is_never_sharded_as_its_model_is_not() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from minigpt.config import GPTConfig
+from minigpt.jobs.next_steps import Trend, trend
 from minigpt.planning import expectation
 from minigpt.planning.corpus_stats import CorpusStats
 from minigpt.planning.expectation import continued_range
-from minigpt.planning.learning_curve import Trend, trend
 
 EXPERIMENTS = Path(expectation.__file__).with_name("scaling.jsonl")
 

@@ -36,8 +36,8 @@ def simulated_steps(config: TrainConfig, overheads: Overheads) -> int:
         progress.count_step(1024)
 
 
-@pytest.mark.parametrize("minutes", [0.5, 3, 10])
-@pytest.mark.parametrize("evaluation", [0.05, 0.6, 4.0])
+@pytest.mark.parametrize("minutes", [0.5, 10])
+@pytest.mark.parametrize("evaluation", [0.05, 4.0])
 @pytest.mark.parametrize("given", [{}, {"eval_every": 50}, {"sample_every": 20}, {"sample_every": 0}])
 def test_the_steps_of_a_simulated_run_are_within_5_percent(
     minutes: float, evaluation: float, given: dict[str, int]

@@ -186,10 +186,6 @@ def test_the_faster_dtype_is_chosen_and_explained() -> None:
         assert (made.training.dtype, made.why_dtype) == (given, "")
 
 
-def test_float32_is_recorded_where_it_is_the_only_candidate() -> None:
-    assert planned(timer=machine(1e11, "float32", gain=9.0)).training.dtype == "float32"
-
-
 def test_expected_bits_per_byte_fall_with_time_and_rise_with_entropy() -> None:
     expected = [planned(minutes=minutes).expected for minutes in (0.5, 1, 3)]
     assert all(expected)
@@ -431,12 +427,6 @@ def test_a_model_with_a_teacher_that_does_not_fit_is_refused_with_what_helps() -
         planned(batch_size=1, context_length=64, distill="on", free_memory=alone.memory)
 
 
-def test_the_memory_of_a_run_counts_the_dropout_that_is_chosen() -> None:
-    often = planned(minutes=100)
-    assert often.model.dropout > 0
-    assert often.memory == planned(minutes=100, dropout=often.model.dropout).memory
-
-
 @pytest.mark.parametrize(
     ("given", "free", "options"),
     [
@@ -527,20 +517,3 @@ def test_the_embedding_is_trained_with_the_adapter_of_a_narrow_model_at_a_smalle
     made = planned(base=base, preset="", minutes=5, lora=True, **options)
     assert made.training.lora_embedding is embedding
     assert made.training.learning_rate == pytest.approx(rate, rel=0.01)
-
-
-def test_evaluations_take_a_small_share_of_a_run() -> None:
-    for minutes in (1, 10, 100):
-        made = planned(minutes=minutes)
-        seen = made.steps * made.tokens_per_step
-        evaluated = 20 * made.training.eval_tokens / 3  # evaluating a token costs a third of training on it
-        assert evaluated < 0.04 * seen or made.training.eval_tokens == 4096
-
-
-@pytest.mark.parametrize("kind", ["token_noise", "bpe_dropout"])
-def test_dropout_is_smaller_with_noise(kind: str) -> None:
-    other = {"token_noise": 0.0, "bpe_dropout": 0.0}
-    noisy, plain = (
-        planned(minutes=100, preset="micro", **(other | {kind: share})).model.dropout for share in (0.1, 0.0)
-    )
-    assert noisy < plain

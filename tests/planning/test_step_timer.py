@@ -62,13 +62,6 @@ def test_wider_models_than_one_with_worthwhile_bfloat16_are_not_measured_in_floa
     assert machine.asked == [(128, "bfloat16"), (128, "float32")]  # the gain of narrower models is unknown
 
 
-def test_nothing_is_measured_twice() -> None:
-    machine = Machine({128: 1.5})
-    timer = StepTimer(machine, EITHER)
-    assert timer(NARROW, CONFIG) == timer(NARROW, CONFIG)
-    assert len(machine.asked) == 2
-
-
 @pytest.mark.parametrize("dtype", EITHER)
 def test_a_given_dtype_is_the_only_one_measured(dtype: str) -> None:
     machine = Machine({128: 9.0})
@@ -82,9 +75,3 @@ def test_a_cpu_that_emulates_bfloat16_never_runs_it() -> None:
     timing = StepTimer(machine, ("float32",))(NARROW, CONFIG)
     assert timing == Timing(1.0, "float32", "bfloat16 is no faster on this machine")
     assert machine.asked == [(128, "float32")]
-
-
-def test_without_candidates_auto_stays_auto() -> None:
-    machine = Machine({128: 9.0})
-    assert StepTimer(machine)(NARROW, CONFIG) == Timing(1.0, "auto")
-    assert machine.asked == [(128, "auto")]

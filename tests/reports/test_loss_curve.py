@@ -40,12 +40,6 @@ def test_the_second_axis_is_in_bits_per_byte(tmp_path: Path, drawn: list[Any]) -
     assert second.get_ylim() == pytest.approx((low / 2, high / 2))
 
 
-def test_a_run_without_validation_has_one_axis_and_no_baselines(tmp_path: Path, drawn: list[Any]) -> None:
-    draw_loss_curve([record for record in LOG if "loss" in record], tmp_path / "loss.png", {"xz": 2.0})
-    (axes,) = drawn[0].axes
-    assert (len(axes.child_axes), len(axes.texts), len(axes.lines)) == (0, 0, 2)
-
-
 def test_a_loss_that_is_nan_or_infinite_is_omitted(tmp_path: Path, drawn: list[Any]) -> None:
     odd: list[dict[str, Any]] = [{"step": 11, "loss": None}, {"step": 11, "validation_loss": None}]
     draw_loss_curve([*LOG, *odd], tmp_path / "loss.png")
@@ -66,9 +60,3 @@ def test_the_moving_average_is_the_mean_of_the_neighbors() -> None:
     line = [float(value) for value in range(200)]
     assert moving_average(line)[100] == 100.0  # centered, so it does not lag
     assert moving_average(line)[0] == 2.0
-
-
-def test_the_smoothed_curve_does_not_lag(tmp_path: Path, drawn: list[Any]) -> None:
-    draw_loss_curve([{"step": step, "loss": 300.0 - step} for step in range(200)], tmp_path / "loss.png")
-    smoothed = drawn[0].axes[0].lines[1]
-    assert (smoothed.get_ydata()[0], smoothed.get_ydata()[100]) == (298.0, 200.0)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.inspection.activations import inspect
-from minigpt.reports.inspection_page import inspection_page, most_tokens
-from minigpt.reports.page import page
+from minigpt.inspection.json_form import most_tokens
+from minigpt.reports.page import MOST_WEIGHTS, inspection_page, page
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -78,7 +78,7 @@ def data_of(text: str) -> Any:
 
 
 def test_hostile_text_stays_data() -> None:
-    made = page("</title><script>alert(1)</script>", ["inspection"], {"texts": HOSTILE})
+    made = page("</title><script>alert(1)</script>", ["inspection"], {"texts": HOSTILE}, "page")
     assert data_of(made)["texts"] == HOSTILE
     parts = Parts(made)
     assert [attributes for attributes, _ in parts.of("script")] == [{"type": "application/json", "id": "data"}, {}, {}]
@@ -89,14 +89,14 @@ def test_hostile_text_stays_data() -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.text(st.characters(codec=None)))
 def test_any_text_survives_the_round_trip(text: str) -> None:
-    made = page(text.encode(errors="replace").decode(), [], {"text": text, text: 1})
+    made = page(text.encode(errors="replace").decode(), [], {"text": text, text: 1}, "page")
     assert data_of(made)["text"] == (1 if text == "text" else text)
     assert len(Parts(made).of("script")) == 2
     made.encode()
 
 
 def test_the_policy_allows_only_the_pages_own_scripts_and_styles_and_no_loading() -> None:
-    parts = Parts(page("t", ["inspection", "tokens"], {}))
+    parts = Parts(page("t", ["inspection", "tokens"], {}, "page"))
     policies = [attributes["content"] for attributes, _ in parts.of("meta") if "http-equiv" in attributes]
     (policy,) = policies
     assert policy is not None
@@ -117,7 +117,7 @@ def test_the_assets_contain_no_external_address() -> None:
 
 def test_nan_in_the_data_is_refused() -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
-        page("t", [], {"value": float("nan")})
+        page("t", [], {"value": float("nan")}, "page")
 
 
 @pytest.mark.parametrize("script", sorted(SCRIPTS))
@@ -156,7 +156,7 @@ def test_the_page_of_12_layers_of_12_heads_over_64_tokens_is_smaller_than_5_mega
 
 
 def test_a_page_has_room_for_a_whole_context_unless_its_maps_are_too_large() -> None:
-    assert most_tokens(GPTConfig(n_layer=4, n_head=4, n_embd=128, n_positions=64)) == 64
-    most = most_tokens(PRESETS["gpt2"])
+    assert most_tokens(GPTConfig(n_layer=4, n_head=4, n_embd=128, n_positions=64), MOST_WEIGHTS) == 64
+    most = most_tokens(PRESETS["gpt2"], MOST_WEIGHTS)
     assert 200 < most < 1024
     assert 144 * most * (most + 1) // 2 <= 6_000_000 < 144 * (most + 1) * (most + 2) // 2

@@ -151,33 +151,6 @@ def test_a_folder_whose_name_is_too_long_is_one_sentence(tmp_path: Path) -> None
         write_report([run.directory], tmp_path / ("x" * 300) / "out.html")
 
 
-NAMELESS = {"corpus": CORPUS, "baselines": {"fingerprint": "f00d", "measured": [{"name": "xz"}]}}
-RESULT = {"step": 1, "best_step": 1, "reason": "length", "seconds": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("record", "message"),
-    [
-        ({"corpus": "text.txt"}, "its 'corpus' is 'text.txt', not an object"),
-        ({"corpus": {**CORPUS, "train_bytes": "many"}}, "in its 'corpus': train_bytes is 'many'"),
-        ({"corpus": {"path": "nowhere"}}, "in its 'corpus': fingerprint is None"),
-        ({"corpus": CORPUS, "result": {**RESULT, "seconds": -1}}, "in its 'result': seconds is -1, not a number"),
-        ({"corpus": CORPUS, "result": 3}, "its 'result' is 3"),
-        (
-            {"corpus": CORPUS, "baselines": {"fingerprint": "f00d", "measured": [{"name": "xz"}]}},
-            "bits_per_byte is None",
-        ),
-        ({"corpus": CORPUS, "baselines": {"fingerprint": "f00d", "measured": ["xz"]}}, "a baseline is 'xz'"),
-        ({"corpus": CORPUS, "training": [1]}, "its 'training' is [1]"),
-    ],
-)
-def test_a_damaged_record_is_refused_in_one_sentence(tmp_path: Path, record: dict[str, Any], message: str) -> None:
-    run = save_run(tmp_path / "damaged")
-    (run.directory / "training.json").write_text(json.dumps(record))
-    with pytest.raises(CheckpointError, match=re.escape(message)):
-        run_data(run.directory)
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -9,7 +9,7 @@ import pytest
 from served import served_model
 
 from minigpt.config import SamplingConfig
-from minigpt.generation.batching.requests import Request
+from minigpt.generation.batching.requests import GenerationRequest
 from minigpt.generation.sampling import Sampler
 from minigpt.server.api_error import ApiError
 from minigpt.server.event_hub import EventHub
@@ -18,9 +18,9 @@ from minigpt.server.served_model import Models
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
-def new_request(tokens: int, *, samples: int = 1, **fields: Any) -> Request:
+def new_request(tokens: int, *, samples: int = 1, **fields: Any) -> GenerationRequest:
     config = SamplingConfig(max_new_tokens=tokens, samples=samples, logit_bias=("#256=-100",), seed=1)
-    return Request([97], config, Sampler(config, Tokenizer.named("bytes")), **fields)
+    return GenerationRequest([97], config, Sampler(config, Tokenizer.named("bytes")), **fields)
 
 
 @asynccontextmanager

@@ -79,7 +79,7 @@ def test_a_bad_word_without_tokens_is_refused_and_other_requests_go_on(client: T
     ids=["completions", "bad words", "tokenize", "inspect"],
 )
 def test_a_text_that_a_model_without_a_tokenizer_cannot_read_is_refused(path: str, body: dict[str, object]) -> None:
-    with new_client("bare", tokenizer=Tokenizer(IdsOnly.checked(size=40, end_id=7))) as client:
+    with new_client("bare", tokenizer=Tokenizer(IdsOnly(size=40, end_id=7))) as client:
         response = client.post(path, json=body)
         assert response.status_code == 400
         assert response.json()["error"]["message"] == (

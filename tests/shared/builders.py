@@ -1,15 +1,20 @@
 """Tiny models and runs for the tests, so that a test states only what it is about."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from typer.testing import CliRunner
 
 from minigpt.cli.app import app
 from minigpt.config import GPTConfig
+from minigpt.generation.constraint import TextState
+from minigpt.generation.logits_processors import min_p, top_k, top_p, typical_p
+from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -108,3 +113,22 @@ def finished_run(folder: Path) -> Path:
         result = CliRunner().invoke(app, ["train", "fox.txt", *options])
     assert result.exit_code == 0, result.output
     return folder / "checkpoints" / "fox"
+
+
+def distribution(
+    sampler: Sampler, logits: Tensor, history: Tensor, n_new: int, states: Sequence[TextState] | None = None
+) -> Tensor:
+    """The probabilities that a sampler's tokens are drawn with, from the whole vocabulary: (B, V) -> (B, V)."""
+    config, processed = sampler.config, sampler.process(logits, history, n_new, states)
+    if config.temperature == 0:
+        return torch.nn.functional.one_hot(processed.argmax(dim=-1), processed.shape[1]).float()
+    kept = (processed - processed.amax(dim=-1, keepdim=True)) / sampler.temperature
+    if config.top_k is not None:
+        kept = top_k(kept, config.top_k)
+    if config.top_p < 1:
+        kept = top_p(kept, config.top_p)
+    if config.min_p > 0:
+        kept = min_p(kept, config.min_p)
+    if config.typical_p < 1:
+        kept = typical_p(kept, config.typical_p)
+    return kept.softmax(dim=-1)

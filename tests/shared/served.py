@@ -13,7 +13,7 @@ from builders import random_model
 from starlette.testclient import TestClient
 
 from minigpt.generation.batching.batch import Batch
-from minigpt.generation.engines.torch_slots import TorchSlots
+from minigpt.generation.engines.slots import Slots
 from minigpt.model.gpt import GPT
 from minigpt.server.application import build_application
 from minigpt.server.connections import limited_protocol
@@ -29,7 +29,7 @@ def served_model(
 ) -> ServedModel:
     """A random model on PyTorch's slot engine, by default with a token for each byte."""
     model = model or random_model(n_positions=CONTEXT, n_embd=32, std=0.2, seed=seed)
-    batch = Batch(TorchSlots(model, 4), tokenizer or Tokenizer.named("bytes"), prefix_cache_bytes=1_000_000)
+    batch = Batch(Slots(model, 4), tokenizer or Tokenizer.named("bytes"), prefix_cache_bytes=1_000_000)
     return ServedModel(name, 1_700_000_000, batch, **options)
 
 

@@ -483,7 +483,7 @@ def test_a_text_ends_at_the_ids_of_generation_config_or_else_of_config(tmp_path)
 
 
 def test_a_model_without_a_tokenizer_saves_its_size_into_a_new_folder(tmp_path):
-    Tokenizer(IdsOnly.checked(size=40, end_id=7)).save(tmp_path / "new" / "folder")
+    Tokenizer(IdsOnly(size=40, end_id=7)).save(tmp_path / "new" / "folder")
     loaded = Tokenizer.load(tmp_path / "new" / "folder")
     assert (loaded.vocab_size, loaded.end_of_text) == (40, 7)
 

@@ -2,16 +2,29 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import Segment
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
 from minigpt.tokenizer.display import one_line, visible
+from minigpt.units import count, size
+
+if TYPE_CHECKING:
+    from minigpt.config import GPTConfig
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 
 def console(*, stderr: bool = True) -> Console:
@@ -37,16 +50,14 @@ class _Console(Console):
         raise BrokenPipeError  # `minigpt.cli.app` then exits with 0, rich with 1
 
 
+def titled(title: str, **options: Any) -> Table:
+    """An empty table without lines, under a title."""
+    return Table(title=one_line(title), title_justify="left", title_style="bold", box=None, **options)
+
+
 def facts(title: str, rows: Mapping[str, str]) -> RenderableType:
     """Names and values in two columns under a title."""
-    table = Table(
-        title=one_line(title),
-        title_justify="left",
-        title_style="bold",
-        show_header=False,
-        box=None,
-        padding=(0, 2, 0, 0),
-    )
+    table = titled(title, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows.items():
@@ -54,17 +65,37 @@ def facts(title: str, rows: Mapping[str, str]) -> RenderableType:
     return table
 
 
+def model_facts(config: "GPTConfig", tokenizer: "Tokenizer", weight_bytes: int) -> dict[str, str]:
+    """A model's size and shape as rows; `weight_bytes` is 0 if there is no weights file."""
+    vocabulary = count(tokenizer.vocab_size, "token")
+    if config.vocab_size > tokenizer.vocab_size:
+        vocabulary += f", padded to {config.vocab_size:,}"
+    return {
+        "parameters": f"{config.n_parameters:,}",
+        "weights": size(weight_bytes) if weight_bytes else "none",
+        "tokenizer": f"{tokenizer.name}, {vocabulary}",
+        "context": count(config.n_positions, "token"),
+        "shape": f"{count(config.n_layer, 'layer')}, {count(config.n_head, 'head')}, width {config.n_embd:,}",
+        "dropout": f"{config.dropout:g}",
+        "layer norm epsilon": f"{config.layer_norm_epsilon:g}",
+        "activation function": config.activation_function,
+    }
+
+
 @contextmanager
-def progress_bar(out: Console, what: str, *, in_bytes: bool = False) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(
+    out: Console, what: str, *, in_bytes: bool = False, amounts: bool = True
+) -> Iterator[Callable[..., None]]:
     """A progress bar, only in a terminal that can redraw lines, which is removed at the end.
 
-    Yields a function that takes how much is done and the total, as numbers or `in_bytes`.
+    Yields a function that takes how much is done, the total, and what is done now. It shows both as numbers or
+    `in_bytes`, and the time left; without `amounts`, the time so far.
     """
     if not out.is_interactive:
         yield lambda *_: None
         return
-    amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeRemainingColumn())
-    with Progress(*columns, console=out, transient=True) as bar:
+    amount = (DownloadColumn() if in_bytes else MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn())
+    with Progress(*columns, *(amount if amounts else (TimeElapsedColumn(),)), console=out, transient=True) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield lambda done, total, now=what: bar.update(task, completed=done, total=total, description=now)

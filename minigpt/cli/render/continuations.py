@@ -2,40 +2,27 @@
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minigpt.cli.render.terminal import write
 
 if TYPE_CHECKING:
-    from minigpt.cli.memorization import MemorizationMeter
     from minigpt.generation.streaming import Piece
     from minigpt.tokenizer.tokenizer import Tokenizer
 
 
 class Continuation:
-    """One continuation of a prompt, collected from its pieces."""
+    """One continuation of a prompt, collected in pieces."""
 
     def __init__(self, prompt: str, number: int) -> None:
         self.prompt, self.number = prompt, number
-        self.text = ""
-        self.healed = ""  # the end of the prompt, if the first tokens spell it again
         self.pieces: list[Piece] = []
-        self.ids: list[int] = []
-        self.logprobs: list[float | None] = []
-        self.alternatives: list[list[dict[str, Any]]] = []
-        self.finish_reason = ""
         self.timing: dict[str, Any] = {}  # of all the continuations generated in the same batch
 
-    def add(self, piece: "Piece") -> None:
-        """Appends a piece."""
-        self.pieces.append(piece)
-        self.text += piece.text
-        self.healed += piece.healed
-        self.finish_reason = piece.finish_reason or ""
-        self.ids.append(piece.token.id)
-        self.logprobs.append(piece.token.logprob)
-        self.alternatives.append([{"id": id, "logprob": logprob} for id, logprob in piece.token.alternatives])
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
 
 
 class Output:
@@ -51,7 +38,9 @@ class Output:
 
     def write(self, continuation: Continuation) -> None:
         """Prints a whole continuation."""
-        raise NotImplementedError
+        self.begin(continuation.prompt)
+        for piece in continuation.pieces:
+            self.add(piece)
 
     def end(self) -> None:
         """Ends the output."""
@@ -80,44 +69,52 @@ class PlainOutput(Output):
             write("")
 
 
-class MemorizationOutput(Output):
-    """Prints the text and marks what it copies from the training text."""
-
-    def __init__(self, meter: "MemorizationMeter") -> None:
-        self._meter = meter
-
-    def write(self, continuation: Continuation) -> None:
-        self._meter.show(continuation.prompt, continuation.text)
-
-
 class JsonOutput(Output):
-    """Prints one JSON object per continuation; `shared` holds the entries that all of them have in common."""
+    """Prints one JSON object per continuation; `shared` holds the entries that all of them have in common.
 
-    def __init__(self, tokenizer: "Tokenizer", shared: dict[str, Any], meter: "MemorizationMeter | None") -> None:
-        self._tokenizer, self._shared, self._meter = tokenizer, shared, meter
+    `copies` returns what a text copies from the training text, given its prompt and it.
+    """
+
+    def __init__(
+        self, tokenizer: "Tokenizer", shared: dict[str, Any], copies: Callable[[str, str], dict[str, Any]] | None
+    ) -> None:
+        self._tokenizer, self._shared, self._copies = tokenizer, shared, copies
 
     def write(self, continuation: Continuation) -> None:
-        for alternatives in continuation.alternatives:
-            for alternative in alternatives:
-                alternative["text"] = self._tokenizer.decode([alternative["id"]])
-        names = ("prompt", "text", "healed", "ids", "logprobs", "alternatives", "finish_reason")
-        own = {name: getattr(continuation, name) for name in names} | {"sample": continuation.number}
+        tokens = [piece.token for piece in continuation.pieces]
+        own = {
+            "prompt": continuation.prompt,
+            "text": continuation.text,
+            "healed": "".join(
+                piece.healed for piece in continuation.pieces
+            ),  # the prompt's end, if it is spelled again
+            "ids": [token.id for token in tokens],
+            "logprobs": [token.logprob for token in tokens],
+            "alternatives": [
+                [
+                    {"id": id, "logprob": logprob, "text": self._tokenizer.decode([id])}
+                    for id, logprob in each.alternatives
+                ]
+                for each in tokens
+            ],
+            "finish_reason": continuation.pieces[-1].finish_reason or "" if tokens else "",
+            "sample": continuation.number,
+        }
         record = own | self._shared | continuation.timing
-        if self._meter:
-            record["memorization"] = self._meter.record(continuation.prompt, continuation.text)
+        if self._copies:
+            record["memorization"] = self._copies(continuation.prompt, continuation.text)
         write(json.dumps(record))
 
 
 def collect(continuations: Sequence[Continuation], pieces: "Iterable[Piece]", output: Output | None) -> None:
-    """Adds the pieces to the continuations that they belong to, prints them to `output`, and measures the time."""
     started, first = time.perf_counter(), 0.0
     for piece in pieces:
         first = first or time.perf_counter() - started
-        continuations[piece.row].add(piece)
+        continuations[piece.row].pieces.append(piece)
         if output is not None:
             output.add(piece)
     seconds = time.perf_counter() - started
-    n_tokens = sum(len(continuation.ids) for continuation in continuations)
+    n_tokens = sum(len(continuation.pieces) for continuation in continuations)
     for continuation in continuations:
         continuation.timing = {
             "seconds": seconds,

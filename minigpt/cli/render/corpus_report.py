@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 
 from rich.console import RenderableType
-from rich.table import Table
 
 from minigpt.cli.render.console import facts
+from minigpt.cli.render.result_table import ResultTable
 from minigpt.corpus_report.duplicates import DuplicateStats
 from minigpt.corpus_report.issue_kinds import LICENSE
 from minigpt.corpus_report.locations import Location
@@ -19,10 +19,7 @@ from minigpt.units import count, size
 _MOST_EXAMPLE = 100  # characters
 _MOST_SHARES = 5  # scripts or languages
 _MIN_REST = 0.02  # of the text, in no language that is shown
-_MINIMUM = {
-    "paragraphs": f" of {MIN_PARAGRAPH} characters or more",
-    "lines": f" of {MIN_LINE} characters or more",
-}
+_MINIMUM = {"paragraphs": f" of {MIN_PARAGRAPH} characters or more", "lines": f" of {MIN_LINE} characters or more"}
 
 
 def report_parts(report: Report) -> Iterator[RenderableType]:
@@ -94,7 +91,7 @@ def _issue_lines(report: Report) -> Iterator[str]:
     for issue in report.issues:
         locations = issue.locations if issue.kind == LICENSE else issue.locations[:1]
         where = "at" if issue.count == len(locations) else "first at"
-        yield f"  {issue.kind}: {issue.count:,}, {where} {_joined(locations, ', ')}"
+        yield f"  {issue.kind}: {issue.count:,}, {where} {', '.join(visible(str(each)) for each in locations)}"
         yield f"    {visible(issue.example)}"
         yield f"    {issue.advice}"
 
@@ -108,7 +105,7 @@ def _duplicate_lines(duplicates: DuplicateStats) -> Iterator[str]:
     if not duplicates.duplicates:
         yield f"  none of {units} occurs twice{estimated}"
         return
-    where = f", at {_joined(duplicates.locations)}" if duplicates.locations else ""
+    where = _at(duplicates.locations)
     yield (
         f"  {about}{duplicates.duplicates:,} of {units} repeat another{estimated}; "
         f"one occurs {least}{duplicates.occurrences:,} times{where}:"
@@ -117,7 +114,8 @@ def _duplicate_lines(duplicates: DuplicateStats) -> Iterator[str]:
 
 
 def _near_duplicate_lines(near: NearDuplicateStats, pair: tuple[Passage, ...]) -> Iterator[str]:
-    units = f"{count(near.units, 'long ' + near.kind.removesuffix('s'))}{_sampled(near.sampled_fraction)}"
+    sample = "" if near.sampled_fraction == 1 else f" (a sample: {near.sampled_fraction:.1%} of them)"
+    units = f"{count(near.units, 'long ' + near.kind.removesuffix('s'))}{sample}"
     if not pair:
         yield f"  no near-duplicates among {units}"
         return
@@ -127,8 +125,7 @@ def _near_duplicate_lines(near: NearDuplicateStats, pair: tuple[Passage, ...]) -
     )
     yield f"    the two most similar have {near.similarity:.0%} in common; their first difference:"
     for passage in pair:
-        where = f", at {_joined(passage.locations)}" if passage.locations else ""
-        yield f"    {_one_line(passage.text)}{where}"
+        yield f"    {_one_line(passage.text)}{_at(passage.locations)}"
 
 
 def _repeat_lines(report: Report) -> Iterator[str]:
@@ -153,49 +150,29 @@ def _leakage_lines(report: Report) -> Iterator[str]:
         yield f"  longest shared passage: {overlap.length:,} bytes{_passage(report.overlap_passage)}"
 
 
-def _tokenizer_table(report: Report) -> Table:
-    table = _table("tokenizers, measured on the held-out text" if report.validation_bytes else "tokenizers")
-    table.add_column("")
-    for name in ("vocabulary size", "bytes per token"):
-        table.add_column(name, justify="right")
-    for entry in report.compressions:
-        table.add_row(entry.tokenizer, f"{entry.vocab_size:,}", f"{entry.bytes_per_token:.2f}")
-    return table
+def _tokenizer_table(report: Report) -> ResultTable:
+    title = "tokenizers, measured on the held-out text" if report.validation_bytes else "tokenizers"
+    rows = [(entry.tokenizer, f"{entry.vocab_size:,}", f"{entry.bytes_per_token:.2f}") for entry in report.compressions]
+    return ResultTable(title, ("", " vocabulary size", " bytes per token"), rows)
 
 
-def _baseline_table(report: Report) -> Table:
-    table = _table("baselines, in bits per byte of the held-out text (lower is better)")
-    table.add_column("")
-    table.add_column("", justify="right")
-    table.add_column("trained on", justify="right")
-    table.add_column("what it uses")
-    for baseline in sorted(report.baselines, key=lambda baseline: -baseline.bits_per_byte):
-        table.add_row(
-            visible(baseline.label),
-            f"{baseline.bits_per_byte:.3f}",
-            size(baseline.train_bytes) if baseline.train_bytes else "nothing",
-            baseline.meaning,
-        )
-    return table
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=None, header_style="dim")
-
-
-def _sampled(fraction: float) -> str:
-    return "" if fraction == 1 else f" (a sample: {fraction:.1%} of them)"
+def _baseline_table(report: Report) -> ResultTable:
+    title = "baselines, in bits per byte of the held-out text (lower is better)"
+    rows = [
+        (visible(each.label), f"{each.bits_per_byte:.3f}", read, each.meaning)
+        for each in sorted(report.baselines, key=lambda baseline: -baseline.bits_per_byte)
+        for read in (size(each.train_bytes) if each.train_bytes else "nothing",)
+    ]
+    return ResultTable(title, ("", " ", " trained on", "what it uses"), rows)
 
 
 def _passage(passage: Passage | None) -> str:
-    if passage is None:
-        return ""
-    where = f", at {_joined(passage.locations)}" if passage.locations else ""
-    return f"{where}:\n    {_one_line(passage.text)}"
+    return "" if passage is None else f"{_at(passage.locations)}:\n    {_one_line(passage.text)}"
 
 
-def _joined(locations: Iterable[Location], separator: str = " and ") -> str:
-    return separator.join(visible(str(location)) for location in locations)
+def _at(locations: Iterable[Location]) -> str:
+    found = " and ".join(visible(str(location)) for location in locations)
+    return f", at {found}" if found else ""
 
 
 def _one_line(text: str) -> str:

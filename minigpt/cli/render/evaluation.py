@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from minigpt.cli.render.result_table import ResultTable
+from minigpt.config import scored_text_of
 from minigpt.storage.run_log import replace_nonfinite
 from minigpt.tokenizer.display import visible
 from minigpt.units import count, shown_perplexity
@@ -21,104 +22,85 @@ _BAR = 24  # characters: the table fits a terminal of 60
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """The run whose held-out part was evaluated, and the result that it recorded when it ended.
+class TextResult:
+    """The evaluation of texts, under a title.
 
-    The recorded losses are those of `scored_text`, or of all of the text if that is empty, in windows of `context`
-    tokens without overlap.
+    `labels` are the names of the documents, `protocol` says which tokens of whole texts are scored, and `notes` are
+    sentences below the table. With another `loss_on` than all, only the tokens of one speaker are scored.
     """
 
-    name: str
-    recorded: "Result | None"
-    context: int
-    scored_text: str = ""
+    title: str
+    labels: Sequence[str]
+    parts: "Breakdown"
+    loss_on: str = "all"
+    protocol: str = "every token scored once, the first after an end-of-text"
+    notes: Sequence[str] = ()
 
-    def notes(self, measured: "EvaluationResult", scored_text: str) -> list[str]:
-        """What was measured when the run ended, to compare with what is `measured` now on the tokens `scored_text`."""
-        result, n_tokens = self.recorded, measured.tokens
-        if result is None or result.validation_loss is None or result.bits_per_byte is None:
-            return ["the run recorded no figure at its end to compare with"]
-        scored = result.validation_tokens or n_tokens
-        if scored_text != self.scored_text:
-            on = f"on {count(scored, 'token')} {self.scored_text or 'of all turns'}"
-        else:
-            on = "on the same tokens" if scored == n_tokens else f"on {scored:,} of these tokens"
-        if (measured.context, measured.stride) != (self.context, self.context):
-            on += f", in windows of {self.context} without overlap"
-        return [
-            f"at the end of training: loss {result.validation_loss:.4f}, {result.bits_per_byte:.4f} bits per byte, {on}"
-        ]
+    def record(self) -> dict[str, Any]:
+        """The entries for JSON."""
+        whole, parts = self.parts.whole, self.parts
+        documents = [(name, parts.document(number)) for number, name in enumerate(self.labels)]
+        record: dict[str, Any] = {
+            "loss": whole.loss,
+            **replace_nonfinite({"perplexity": whole.perplexity, "bits_per_byte": whole.bits_per_byte}),
+            "tokens": whole.tokens,
+            "bytes": whole.bytes,
+            "context": whole.context,
+            "stride": whole.stride,
+            "documents": [
+                {"name": name, "tokens": part.tokens, "bytes": part.bytes}
+                | replace_nonfinite({"loss": part.loss, "bits_per_byte": part.bits_per_byte})
+                for name, part in documents
+            ],
+        }
+        if n_positions := parts.n_positions:
+            losses, counts = (
+                parts.position_losses()[:n_positions].tolist(),
+                parts.position_tokens[:n_positions].tolist(),
+            )
+            record["position_losses"] = [loss if n else None for loss, n in zip(losses, counts, strict=True)]
+            record["position_tokens"] = counts
+        return record
 
-
-def text_record(labels: Sequence[str], parts: "Breakdown") -> dict[str, Any]:
-    """The results for texts, for JSON; `labels` are the names of the documents."""
-    whole = parts.whole
-    record: dict[str, Any] = {
-        "loss": whole.loss,
-        **replace_nonfinite({"perplexity": whole.perplexity, "bits_per_byte": whole.bits_per_byte}),
-        "tokens": whole.tokens,
-        "bytes": whole.bytes,
-        "context": whole.context,
-        "stride": whole.stride,
-        "documents": [_document_record(name, parts.document(number)) for number, name in enumerate(labels)],
-    }
-    if n_positions := parts.n_positions:
-        losses, counts = parts.position_losses()[:n_positions].tolist(), parts.position_tokens[:n_positions].tolist()
-        record["position_losses"] = [loss if n else None for loss, n in zip(losses, counts, strict=True)]
-        record["position_tokens"] = counts
-    return record
-
-
-def _document_record(name: str, part: "EvaluationResult") -> dict[str, Any]:
-    return {
-        "name": name,
-        "tokens": part.tokens,
-        "bytes": part.bytes,
-        **replace_nonfinite({"loss": part.loss, "bits_per_byte": part.bits_per_byte}),
-    }
-
-
-def text_tables(
-    labels: Sequence[str],
-    parts: "Breakdown",
-    tokenizer: str,
-    limit: int | None,
-    held_out: HeldOut | None = None,
-    scored_text: str = "",
-) -> list[ResultTable]:
-    """The results for texts: for all of them, by document, and by position.
-
-    `scored_text` says which tokens were scored, if not all.
-    """
-    whole = parts.whole
-    title = "all texts" if limit is None else f"the first {count(len(labels), 'document')}"
-    scored, notes = "every token scored once, the first after an end-of-text", []
-    if held_out is not None:
-        title = f"the part of the training text of {held_out.name} that was held out"
-        scored = "every token but the first scored once"
-        notes = held_out.notes(whole, scored_text)
-    if scored_text:
-        scored = f"tokens {scored_text} are scored, each once"
-    total = ResultTable(
-        title,
-        ("measure", " value", "unit"),
-        [
+    def tables(self, tokenizer: str) -> list[ResultTable]:
+        """The results for all documents, by document, and by position; `tokenizer` is its name."""
+        whole, scored_text = self.parts.whole, scored_text_of(self.loss_on)
+        scored = f"tokens {scored_text} are scored, each once" if scored_text else self.protocol
+        rows = [
             ("loss", f"{whole.loss:.4f}", "nats per token"),
             ("perplexity", shown_perplexity(whole.perplexity), f"per token ({tokenizer})"),
             ("bits per byte", _number(whole.bits_per_byte), scored_text),
-        ],
-        [
+        ]
+        protocol = (
             f"protocol: {count(whole.tokens, 'token')}, {count(whole.bytes, 'byte')}; context {whole.context}, "
-            f"stride {whole.stride}; {scored}",
-            *notes,
-        ],
-    )
-    tables = [total]
-    if len(labels) > 1:
-        tables.append(_document_table(labels, parts))
-    if len(parts.position_tokens):
-        tables.append(_position_table(parts))
-    return tables
+            f"stride {whole.stride}; {scored}"
+        )
+        tables = [ResultTable(self.title, ("measure", " value", "unit"), rows, [protocol, *self.notes])]
+        if len(self.labels) > 1:
+            tables.append(_document_table(self.labels, self.parts))
+        if len(self.parts.position_tokens):
+            tables.append(_position_table(self.parts))
+        return tables
+
+
+def recorded_text(
+    result: "Result | None", trained_on: str, context: int, measured: "EvaluationResult", loss_on: str
+) -> str:
+    """What a run recorded of its held-out part when it ended, to compare with what is `measured` now.
+
+    The recorded losses are of the turns `trained_on`, in windows of `context` tokens without overlap; what is measured
+    now are the turns `loss_on`.
+    """
+    if result is None or result.validation_loss is None or result.bits_per_byte is None:
+        return "the run recorded no figure at its end to compare with"
+    scored = result.validation_tokens or measured.tokens
+    if loss_on != trained_on:
+        on = f"on {count(scored, 'token')} {scored_text_of(trained_on) or 'of all turns'}"
+    else:
+        on = "on the same tokens" if scored == measured.tokens else f"on {scored:,} of these tokens"
+    if (measured.context, measured.stride) != (context, context):
+        on += f", in windows of {context} without overlap"
+    return f"at the end of training: loss {result.validation_loss:.4f}, {result.bits_per_byte:.4f} bits per byte, {on}"
 
 
 def _document_table(labels: Sequence[str], parts: "Breakdown") -> ResultTable:

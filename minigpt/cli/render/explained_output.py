@@ -41,9 +41,7 @@ class ColoredOutput(Output):
             rest = rest[len(text) :]
 
     def write(self, continuation: Continuation) -> None:
-        self.begin(continuation.prompt)
-        for piece in continuation.pieces:
-            self.add(piece)
+        super().write(continuation)
         self.painter.end()
 
     def end(self) -> None:
@@ -70,8 +68,3 @@ class TableOutput(Output):
         label = token_label(self.tokenizer, token.id)
         print_row(self.out, TokenRow(self._n_rows, label, token.logprob, most_likely, token.entropy, token.rank))
         self._n_rows += 1
-
-    def write(self, continuation: Continuation) -> None:
-        self.begin(continuation.prompt)
-        for piece in continuation.pieces:
-            self.add(piece)

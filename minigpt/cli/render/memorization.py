@@ -28,7 +28,6 @@ def highlighted(text: str, measured: "Memorization") -> Text:
 
 
 def summary_line(measured: "Memorization") -> str:
-    """The copied share and the longest copied run, in one line."""
     longest = measured.longest
     if longest is None:
         return f"copied from the training text: none of {measured.extent}"

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
-from minigpt.cli.render.console import progress_bar
+from minigpt.cli.render.console import progress_bar, titled
 from minigpt.cli.signals import raise_lost_interrupt
 from minigpt.tokenizer.display import one_line
 
@@ -19,24 +18,16 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class PreparationDisplay:
+class PreparationDisplay(ExitStack):
     """Draws the events of a job before it trains: a spinner or a bar for each activity, lines for the rest.
 
     The plan goes to `plan_to`, by default `out` as well.
     """
 
     def __init__(self, out: Console, *, plan_to: Console | None = None) -> None:
+        super().__init__()
         self.out, self.plan_to = out, plan_to or out
-        self._activity = ExitStack()
         self._bar: Callable[[int, int], None] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._activity.close()
 
     def follow(self, events: "Generator[Event, None, Result]") -> Result:
         """Draws the events; returns the generator's return value."""
@@ -49,17 +40,16 @@ class PreparationDisplay:
             self.show(event)
 
     def show(self, event: "Event") -> None:
-        """Draws one event."""
         from minigpt.jobs.events import Activity, Planned
         from minigpt.training.events import Notice
 
         if isinstance(event, Activity):
-            self._activity.close()
+            self.close()
             self._bar = None
             if event.in_bytes:
-                self._bar = self._activity.enter_context(progress_bar(self.out, event.text, in_bytes=True))
+                self._bar = self.enter_context(progress_bar(self.out, event.text, in_bytes=True))
             elif event.text:
-                self._activity.enter_context(self.out.status(f"{event.text} …"))
+                self.enter_context(self.out.status(f"{event.text} …"))
         elif isinstance(event, Planned):
             self.plan_to.print(plan_table(event.plan))
         elif isinstance(event, Notice):
@@ -73,9 +63,7 @@ class PreparationDisplay:
 
 def plan_table(plan: "Plan") -> Table:
     """The settings of a run, each with the options that change it."""
-    table = Table(
-        title=one_line(plan.directory), title_justify="left", title_style="bold", box=None, header_style="dim"
-    )
+    table = titled(str(plan.directory), header_style="dim")
     table.add_column(style="dim")
     table.add_column()
     table.add_column("change it with", style="cyan")

@@ -1,9 +1,9 @@
 """A titled table with notes, for the terminal or as Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -24,12 +24,12 @@ class ResultTable:
     notes: list[str] = field(default_factory=list)
     remarks: int = 0
 
-    def rich(self, width: int) -> RenderableType:
-        """The table for a terminal of `width` characters."""
-        is_narrow = width < _WIDE
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        is_narrow = options.max_width < _WIDE
         if is_narrow and self.remarks:
-            return self._with_remarks_as_notes().rich(width)
-        padding = (0, 1 if is_narrow else 3, 0, 0)
+            yield self._with_remarks_as_notes()
+            return
+        padding = (0, 2 if is_narrow else 3, 0, 0)
         table = Table(title=Text(self.title, style="bold"), title_justify="left", box=None, padding=padding)
         for column in self.columns:
             is_number = column.startswith(" ")
@@ -37,7 +37,8 @@ class ResultTable:
             table.add_column(column.strip(), justify=justify, no_wrap=is_number, overflow="fold")  # type: ignore[arg-type]
         for row in self.rows:
             table.add_row(*map(Text, row))
-        return Group(table, *(Text(note, style="dim") for note in self.notes))
+        yield table
+        yield from (Text(note, style="dim") for note in self.notes)
 
     def _with_remarks_as_notes(self) -> "ResultTable":
         n_columns = len(self.columns) - self.remarks

@@ -11,10 +11,9 @@ def note(text: object) -> None:
     print(one_line(text), file=sys.stderr, flush=True)
 
 
-def some_of(notes: Sequence[str], most: int = 5) -> list[str]:
+def some_of(notes: Sequence[str]) -> list[str]:
     """The first of many notes, and the number of the others."""
-    more = len(notes) - most
-    return [*notes[:most], *([f"{more:,} more like these"] if more > 0 else [])]
+    return [*notes[:5], *([f"{len(notes) - 5:,} more like these"] if len(notes) > 5 else [])]
 
 
 def write(text: str, end: str = "\n") -> None:

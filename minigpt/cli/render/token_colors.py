@@ -41,7 +41,6 @@ class TokenPainter:
             self._collect_marked(text, logprob)
 
     def end(self) -> None:
-        """Ends the current line."""
         if self._line_is_open:
             self.out.print(soft_wrap=True)
             self._line_is_open = False
@@ -115,7 +114,6 @@ class CharacterDecoder:
 def paint_tokens(
     painter: TokenPainter, tokenizer: "Tokenizer", tokens: Sequence[int], logprobs: Sequence[float | None]
 ) -> None:
-    """Prints a whole text."""
     decoder = CharacterDecoder(tokenizer)
     for token, logprob in zip(tokens, logprobs, strict=True):
         painter.add(*decoder.feed(token, logprob))

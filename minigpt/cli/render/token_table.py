@@ -32,7 +32,6 @@ class TokenRow:
 
 
 def print_table(out: Console, rows: Iterable[TokenRow]) -> None:
-    """Prints the header and the rows."""
     print_header(out)
     for row in rows:
         print_row(out, row)
@@ -45,7 +44,6 @@ def print_header(out: Console) -> None:
 
 
 def print_row(out: Console, row: TokenRow) -> None:
-    """Prints one token's row."""
     line = Text(f"{row.number:>5}  ")
     style = Style() if row.logprob is None else background(row.logprob, out)
     line.append(_isolated(set_cell_size(row.label, _LABEL_WIDTH)), style=style)

@@ -3,9 +3,9 @@
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from itertools import pairwise
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group, RenderableType
@@ -20,8 +20,6 @@ from minigpt.tokenizer.display import one_line, visible
 from minigpt.units import duration, size
 
 if TYPE_CHECKING:
-    import torch
-
     from minigpt.evaluation.baselines import Baseline
     from minigpt.jobs.events import Event, Started
     from minigpt.training.events import Evaluation, Sample, Step
@@ -33,19 +31,14 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 class TrainingDisplay:
     """Draws a run's events: a live panel in a terminal that can redraw lines, plain lines elsewhere."""
 
-    def __init__(
-        self,
-        out: Console,
-        name: str,
-        device: "torch.device",
-        total_steps: int | None,
-        tokens_per_step: int,
-        baselines: "Sequence[Baseline]",
-        scored_text: str = "",
-    ) -> None:
-        self.out, self.name, self.device, self.total_steps = out, name, device, total_steps
-        self.tokens_per_step, self.baselines = tokens_per_step, baselines
-        self.bits_unit = f"bits per byte {scored_text}".rstrip()
+    def __init__(self, started: "Started", out: Console) -> None:
+        from minigpt.device import resolve_device
+
+        directory = started.directory
+        self.out, self.device = out, resolve_device(started.device)
+        self.name = f"{directory.parent.name}, {directory.name}" if started.is_teacher else directory.name
+        self.total_steps, self.tokens_per_step = started.total_steps, started.tokens_per_step
+        self.baselines, self.bits_unit = started.baselines, f"bits per byte {started.scored_text}".rstrip()
         self.unbeaten: Sequence[Baseline] | None = None  # until the first evaluation
         self.stopping = False
         self.step = 0
@@ -60,30 +53,12 @@ class TrainingDisplay:
             self.live = Live(console=out, refresh_per_second=4, transient=True, get_renderable=self._panel)
         self.next_line = 0.0
 
-    @classmethod
-    def of(cls, started: "Started", out: Console) -> "TrainingDisplay":
-        """The display of a run that has started."""
-        import torch
-
-        directory = started.directory
-        return cls(
-            out,
-            f"{directory.parent.name}, {directory.name}" if started.is_teacher else directory.name,
-            torch.device(started.device),
-            started.total_steps,
-            started.tokens_per_step,
-            started.baselines,
-            started.scored_text,
-        )
-
     def __enter__(self) -> Self:
         if self.live:
             self.live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.live:
             self.live.stop()
 
@@ -93,11 +68,9 @@ class TrainingDisplay:
             self._print_baselines(evaluations)
 
     def stop(self) -> None:
-        """Shows that the run is about to stop."""
         self.stopping = True
 
     def show(self, event: "Event") -> None:
-        """Draws an event."""
         from minigpt.jobs.events import SpeedChange, TeacherTrained
         from minigpt.training.events import Evaluation, Notice, Sample, Step
 
@@ -193,6 +166,32 @@ class TrainingDisplay:
         if self.stopping:
             parts.append(Text(STOPPING, style="yellow"))
         return Group(*parts)
+
+
+def show(events: "Iterable[Event]") -> "Event | None":
+    """Draws the events of `minigpt.fit()` until the run ends: plan, progress, samples. Returns the last event.
+
+    In a terminal, and in a notebook that has ipywidgets, a live panel shows the progress; elsewhere lines do.
+
+    >>> finished = minigpt.show(minigpt.fit("corpus.txt", steps=20))
+    >>> finished.step
+    20
+    """
+    from minigpt.cli.render.console import console
+    from minigpt.cli.render.preparation import PreparationDisplay
+    from minigpt.jobs.events import Started
+
+    out, last = console(), None
+    with ExitStack() as stack:
+        display: PreparationDisplay | TrainingDisplay = stack.enter_context(PreparationDisplay(out))
+        for event in events:
+            if isinstance(event, Started):
+                stack.close()  # a distilled run starts twice
+                display = stack.enter_context(TrainingDisplay(event, out))
+            else:
+                display.show(event)
+            last = event
+    return last
 
 
 def _loss_text(event: "Step") -> str:

@@ -3,10 +3,9 @@
 import io
 import posixpath
 import zipfile
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from minigpt.data.documents.limits import TOO_DEEP, Budget
+from minigpt.data.documents.limits import TOO_DEEP, MarkupBudget
 from minigpt.data.limited_reading import RefusedError
 
 
@@ -18,16 +17,8 @@ class Archive:
 
         Raises: BadZipFile if it is no zip file.
         """
-        self.budget = Budget(len(content), ratio)
+        self.budget = MarkupBudget(len(content), ratio)
         self._file = zipfile.ZipFile(io.BytesIO(content))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
 
     def __contains__(self, name: str) -> bool:
         return name in self._file.NameToInfo

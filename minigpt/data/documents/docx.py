@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from minigpt.data.documents.archive import Archive
-from minigpt.data.documents.formulas import WORD_SIGNS, is_compound
-from minigpt.data.documents.limits import Budget, without_soft_hyphens
+from minigpt.data.documents.limits import MarkupBudget, is_compound, without_soft_hyphens
 from minigpt.data.limited_reading import RefusedError
 
 # The namespaces of the elements with text, as Word writes them and in its "strict" files.
@@ -25,6 +24,9 @@ _SKIPPED = frozenset(("w:del", "w:moveFrom", "w:rt", "w:rPr", "w:pPr", "w:sdtPr"
 _REFERENCES = {"w:footnoteReference": "footnotes", "w:endnoteReference": "endnotes"}
 # What is written before, between and after the elements of these parts of a formula.
 _JOINED = {"m:d": ("(", "|", ")"), "m:m": ("", " ", ""), "m:mr": ("", " ", ""), "m:eqArr": ("", " ", "")}
+# The signs before these parts, for what Word draws, such as the line of a fraction; parts of several characters get
+# parentheses.
+_SIGNS = {"m:num": "", "m:den": "/", "m:sup": "^", "m:sub": "_", "m:lim": "_"}
 _OLE = b"\xd0\xcf\x11\xe0"  # the first bytes of an encrypted document, and of a .doc
 _RATIO = 16  # of what is decompressed to the document's size; tables compress best
 _MOST_FIELDS = 20  # fields in fields; Word has the same limit
@@ -46,19 +48,19 @@ def docx_text(content: bytes) -> str:
     """
     if content.startswith(_OLE):
         raise RefusedError("is encrypted, or a .doc; open it in Word and save it as .docx without a password")
-    with Archive(content, _RATIO) as archive:
-        main = next(_targets(archive, "", "officeDocument"), None)
-        if main is None:
-            raise RefusedError("is damaged: its _rels/.rels names no Word document; save it again")
-        root = archive.xml(main)
-        if _kind(root) != "w:document":
-            raise RefusedError(f"is not a Word document, but has a {root.tag.rpartition('}')[2]!r}; save it as .docx")
-        styles = _hidden_styles([archive.xml(path) for path in _targets(archive, main, "styles")])
-        reader = _Reader(styles, archive.budget)
-        lines = reader.lines(root)
-        for part in _REFERENCES.values():
-            for path in _targets(archive, main, part):
-                lines += reader.notes(part, archive.xml(path))
+    archive = Archive(content, _RATIO)
+    main = next(_targets(archive, "", "officeDocument"), None)
+    if main is None:
+        raise RefusedError("is damaged: its _rels/.rels names no Word document; save it again")
+    root = archive.xml(main)
+    if _kind(root) != "w:document":
+        raise RefusedError(f"is not a Word document, but has a {root.tag.rpartition('}')[2]!r}; save it as .docx")
+    styles = _hidden_styles([archive.xml(path) for path in _targets(archive, main, "styles")])
+    reader = _WordReader(styles, archive.budget)
+    lines = reader.lines(root)
+    for part in _REFERENCES.values():
+        for path in _targets(archive, main, part):
+            lines += reader.notes(part, archive.xml(path))
     return without_soft_hyphens("\n".join(lines))
 
 
@@ -127,10 +129,10 @@ def _hidden_styles(roots: list[Any]) -> _Styles:
     return _Styles(frozenset(paragraph | {None for key in default if found[key]}), frozenset(character))
 
 
-class _Reader:
+class _WordReader:
     """Reads the parts of one document."""
 
-    def __init__(self, styles: _Styles, budget: Budget) -> None:
+    def __init__(self, styles: _Styles, budget: MarkupBudget) -> None:
         self._styles, self._budget = styles, budget
         self._notes: list[tuple[str, str | None]] = []  # the notes that the text refers to: their part and id
         self._instructions: set[Any] = set()  # texts in the instruction of a field, which Word does not show
@@ -246,10 +248,10 @@ class _Reader:
             return ["√", *inside]
         if kind == "m:acc":
             return [*inside, _value(_child(element, "m:accPr", "m:chr"), "\u0302") or ""]
-        if kind not in WORD_SIGNS or not inside:
+        if kind not in _SIGNS or not inside:
             return inside
         text = "".join(each for each in inside if isinstance(each, str))
-        return [WORD_SIGNS[kind], *(["(", *inside, ")"] if is_compound(text) else inside)]
+        return [_SIGNS[kind], *(["(", *inside, ")"] if is_compound(text) else inside)]
 
     def _is_hidden(self, element: Any | None, hidden: bool) -> bool:
         """Whether a run is hidden, or the end of a paragraph with these properties."""

@@ -4,8 +4,7 @@ import codecs
 import re
 from typing import Any
 
-from minigpt.data.documents.formulas import MATHML_SIGNS, is_compound
-from minigpt.data.documents.limits import TOO_DEEP, Budget, without_soft_hyphens
+from minigpt.data.documents.limits import TOO_DEEP, MarkupBudget, is_compound, without_soft_hyphens
 from minigpt.data.limited_reading import RefusedError
 
 _CHARSET = re.compile(rb"""(?i)(?:charset|encoding)\s*=\s*["']?\s*([a-z0-9_.:-]{1,40})""")
@@ -42,6 +41,15 @@ _CELLS = frozenset(("td", "th"))
 # The elements of which more is read than their text and the borders of their blocks, so that they stay in a page that
 # is nested deeply.
 _KEPT = frozenset(name.encode() for name in (*_SKIPPED, *_READINGS, "ruby", "pre", "math", "html", "body"))
+_SIGNS = {  # before each part of these elements of a formula, for what is only drawn
+    "mfrac": ("", "/"),
+    "msup": ("", "^"),
+    "msub": ("", "_"),
+    "msubsup": ("", "_", "^"),
+    "munder": ("", "_"),
+    "mover": ("", "^"),
+    "munderover": ("", "_", "^"),
+}
 _SPACES = re.compile(r"[\t\n\r\f][ \t\n\r\f]*| [ \t\n\r\f]+")  # all but single spaces
 _PLAIN = re.compile(rb"(?s)<!\[CDATA\[(.*?)(?:\]\]>|\Z)")  # a section of plain text, in XHTML only
 # The tokens of a page: comments, declarations, tags.
@@ -81,7 +89,7 @@ def declared_encoding(page: bytes) -> str | None:
     return name if name in _ENCODINGS else None
 
 
-def html_text(page: bytes, budget: Budget, xhtml: bool = False) -> str:
+def html_text(page: bytes, budget: MarkupBudget, xhtml: bool = False) -> str:
     """The text of a page in UTF-8: a line for each block, and an empty line around paragraphs and headings.
 
     Omits the readings of ruby characters and the elements that are hidden.
@@ -225,7 +233,7 @@ def _formula(element: Any) -> str:
     parts = [_formula(child) for child in element]
     if name in ("msqrt", "mroot"):
         return f"√({parts[0] if name == 'mroot' and parts else ''.join(parts)})"
-    signs = MATHML_SIGNS.get(name, ())
+    signs = _SIGNS.get(name, ())
     for place, sign in enumerate(signs[: len(parts)]):
         parts[place] = sign + (f"({parts[place]})" if is_compound(parts[place]) else parts[place])
     return "".join(parts)

@@ -1,4 +1,4 @@
-"""Limits on the work that a document may cause, which are checked before a library parses it."""
+"""Limits on the work that a document may cause, checked before a library parses it; and what its readers share."""
 
 from minigpt.data.limited_reading import RefusedError
 
@@ -16,7 +16,7 @@ class EncodingError(RefusedError):
     """A document that is whole but in another encoding than the one in which it should be read."""
 
 
-class Budget:
+class MarkupBudget:
     """Counts the markup of one document; a parser gets only what was counted."""
 
     def __init__(self, size: int, ratio: int = 1) -> None:
@@ -63,3 +63,8 @@ class Budget:
 def without_soft_hyphens(text: str) -> str:
     """A text without the marks for where a word may be cut, which are not shown elsewhere."""
     return text.replace("\xad", "")
+
+
+def is_compound(part: str) -> bool:
+    """Whether a part of a formula needs parentheses after a sign."""
+    return len(part) > 1 and not part.isalnum()

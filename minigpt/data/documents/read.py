@@ -11,7 +11,7 @@ from minigpt.bounded_reading import read_regular
 from minigpt.data.documents.docx import docx_text
 from minigpt.data.documents.epub import epub_text
 from minigpt.data.documents.html import declared_encoding, html_text
-from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, TOO_DEEP, Budget, EncodingError
+from minigpt.data.documents.limits import MAX_FILE, MAX_SUBTITLES, TOO_DEEP, EncodingError, MarkupBudget
 from minigpt.data.documents.pdf import pdf_text
 from minigpt.data.documents.subtitles import srt_text, vtt_text
 from minigpt.data.encodings import encoding_advice, likely_encoding
@@ -36,14 +36,14 @@ class _Format(NamedTuple):
 
 
 def _html(content: bytes, encoding: str, errors: str, xhtml: bool) -> str:
-    return _page_text(content, Budget(len(content)), encoding, errors, xhtml)
+    return _page_text(content, MarkupBudget(len(content)), encoding, errors, xhtml)
 
 
 def _epub(content: bytes, encoding: str, errors: str) -> str:
     return epub_text(content, partial(_page_text, encoding=encoding, errors=errors, xhtml=True))
 
 
-def _page_text(content: bytes, budget: Budget, encoding: str, errors: str, xhtml: bool) -> str:
+def _page_text(content: bytes, budget: MarkupBudget, encoding: str, errors: str, xhtml: bool) -> str:
     text = _decoded(content, encoding, errors, declared_encoding(content))
     try:
         return html_text(text.encode(), budget, xhtml)
@@ -119,10 +119,7 @@ def read_document(path: Path, name: str, encoding: str = "utf-8", errors: str = 
 
 
 def _decoded(content: bytes, encoding: str, errors: str, declared: str | None = None) -> str:
-    """The text in UTF-8 if it is that, else in the encoding that it declares, else in the one given.
-
-    Raises: EncodingError if it is in none of them, unless `errors` is "replace".
-    """
+    """The text in UTF-8 if it is that, else in the encoding that it declares, else in the one given."""
     for name in ("utf-8-sig", *([declared] if declared else []), encoding):
         try:
             return content.decode(name)

@@ -24,7 +24,7 @@ _WORD_CLASSES = {"CN": "common nouns", "NE": "named entities", "V": "verbs", "P"
 
 
 @dataclass(frozen=True)
-class Question:
+class ClozeQuestion:
     """The text before, the sentence with the blank, the candidates, and the number of the correct one."""
 
     before: str
@@ -39,7 +39,7 @@ def word_class(data: DataFile) -> str:
     return found[-1] if found else "all"
 
 
-def read_questions(data: DataFile) -> list[Question]:
+def read_questions(data: DataFile) -> list[ClozeQuestion]:
     """The questions of a file in the published text format or in .parquet.
 
     Raises: DataError, with the line.
@@ -77,13 +77,13 @@ def read_questions(data: DataFile) -> list[Question]:
     return found
 
 
-def _question(where: str, sentences: list[str], question: str, answer: str, candidates: list[str]) -> Question:
+def _question(where: str, sentences: list[str], question: str, answer: str, candidates: list[str]) -> ClozeQuestion:
     if _BLANK not in question:
         raise DataError(f"{where} has no {_BLANK} to fill; expected {_EXPECTED}")
     candidates = [candidate for candidate in candidates if candidate]
     if answer not in candidates:
         raise DataError(f"{where} has the answer {answer!r}, which is not among the candidates {'|'.join(candidates)}")
-    return Question(" ".join(sentences), question, tuple(candidates), candidates.index(answer))
+    return ClozeQuestion(" ".join(sentences), question, tuple(candidates), candidates.index(answer))
 
 
 def run(

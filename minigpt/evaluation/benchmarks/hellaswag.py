@@ -28,7 +28,7 @@ _EXPECTED_TEXT = "six lines per question: the text, the number of the correct en
 
 
 @dataclass(frozen=True)
-class Question:
+class HellaSwagExample:
     """A text, its possible endings, and the number of the correct one."""
 
     context: str
@@ -41,16 +41,16 @@ def _cleaned(text: str) -> str:
     return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
-def _prepared_form(record: dict[str, Any]) -> Question:
+def _prepared_form(record: dict[str, Any]) -> HellaSwagExample:
     context = f"{record['activity_label']}: {record['ctx_a']} {record['ctx_b'].capitalize()}"
-    return Question(_cleaned(context), tuple(map(_cleaned, record["endings"])), int(record["label"]))
+    return HellaSwagExample(_cleaned(context), tuple(map(_cleaned, record["endings"])), int(record["label"]))
 
 
-def _raw_form(record: dict[str, Any]) -> Question:
-    return Question(record["ctx"], tuple(record["endings"]), int(record["label"]))
+def _raw_form(record: dict[str, Any]) -> HellaSwagExample:
+    return HellaSwagExample(record["ctx"], tuple(record["endings"]), int(record["label"]))
 
 
-def read_questions(data: DataFile) -> tuple[list[Question], list[Question]]:
+def read_questions(data: DataFile) -> tuple[list[HellaSwagExample], list[HellaSwagExample]]:
     """The questions of a file in lm-eval's prepared form and in the raw form; llama.cpp's .txt has no raw form.
 
     Raises: DataError, with the line.
@@ -75,7 +75,7 @@ def read_questions(data: DataFile) -> tuple[list[Question], list[Question]]:
     return prepared, raw
 
 
-def _text_questions(data: DataFile) -> list[Question]:
+def _text_questions(data: DataFile) -> list[HellaSwagExample]:
     found = []
     rows: list[str] = []
     for number, line in read_lines(data):
@@ -86,7 +86,7 @@ def _text_questions(data: DataFile) -> list[Question]:
             raise DataError(f"{data.name}, line {number} is empty; expected {_EXPECTED_TEXT}")
         rows.append(row)
         if len(rows) == 6:
-            found.append(Question(rows[0], tuple(rows[2:]), int(rows[1])))
+            found.append(HellaSwagExample(rows[0], tuple(rows[2:]), int(rows[1])))
             rows = []
     if rows or not found:
         raise DataError(f"{data.name} ends within a question; expected {_EXPECTED_TEXT}")
@@ -127,7 +127,7 @@ def run(
 def _metrics(
     prefix: str,
     form: str,
-    questions: list[Question],
+    questions: list[HellaSwagExample],
     pairs: list[Pair],
     scores: list[ContinuationScore],
     units: tuple[str, ...],

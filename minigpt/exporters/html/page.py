@@ -4,18 +4,21 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters.html.build_wasm import MODULES
-from minigpt.exporters.html.weights import from_arrays, to_arrays
 from minigpt.model.gpt import GPT
-from minigpt.pages.color_scale import CIVIDIS
 from minigpt.pages.document import document, joined_styles, policy_source, read_asset, read_body, scripts_of, styles_of
 from minigpt.storage.names import encodable
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -102,8 +105,12 @@ def write_page(file: BinaryIO, model: GPT, tokenizer: Tokenizer, text: PageText)
         f" style-src {policy_source(joined_styles(styles))}"
     )
     title = encodable(text.title)
-    texts = {"title": title, "note": text.note, "prompt": text.prompt}
-    data = {"scale": CIVIDIS, "length": length, **texts, **_facts(model, tokenizer)}
+    data = {
+        "length": length, "title": title, "note": text.note, "prompt": text.prompt,
+        "parameters": model.config.n_parameters, "context": model.config.n_positions,
+        "vocabulary": tokenizer.vocab_size, "heads": model.config.n_head,
+        "showsAttention": model.config.n_parameters <= _ATTENTION,
+    }  # fmt: skip
     body = "\n".join(
         [
             read_body("minigpt.exporters.html", "writing.html"),
@@ -142,7 +149,7 @@ def read_page(path: Path) -> tuple[GPT, dict[str, Any]]:
         if found is None or len(raw) != json.loads(found[1])["length"]:
             raise ValueError("its length differs")
         arrays = {name: raw[at : at + size] for name, at, size in header["tensors"]}
-        return from_arrays(GPTConfig(**header["config"]), arrays), header
+        return _from_arrays(GPTConfig(**header["config"]), arrays), header
     except (ValueError, KeyError, zlib.error) as error:
         raise CheckpointError(f"{path} is not a page that minigpt wrote ({error})") from error
 
@@ -152,14 +159,14 @@ def _compress(model: GPT, tokenizer: Tokenizer) -> tuple[bytes, int]:
 
     The original is the header's length in 4 bytes, the header, padding, and the arrays, each aligned.
     """
-    arrays = [(name, array.tobytes()) for name, array in to_arrays(model)]
+    arrays = [(name, array.tobytes()) for name, array in _to_arrays(model)]
     arrays += [(name, (_MODULES / name).read_bytes()) for name in MODULES]
-    header: dict[str, Any] = {
-        "config": _config(model.config), "tokenizer": _tokenizer(tokenizer), "tensors": [],
-    }  # fmt: skip
+    names = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "layer_norm_epsilon")
+    config = {name: getattr(model.config, name) for name in names}
+    header: dict[str, Any] = {"config": config, "tokenizer": _tokenizer(tokenizer), "tensors": []}
     # Offsets depend on the length of the header, in which they are: they count from a place with room for all digits.
-    names = sum(len(json.dumps(name)) + 32 for name, _ in arrays)
-    at = first = _aligned(4 + len(json.dumps(header)) + names)
+    room = sum(len(json.dumps(name)) + 32 for name, _ in arrays)
+    at = first = _aligned(4 + len(json.dumps(header)) + room)
     for name, array in arrays:
         header["tensors"].append([name, at, len(array)])
         at = _aligned(at + len(array))
@@ -174,11 +181,6 @@ def _compress(model: GPT, tokenizer: Tokenizer) -> tuple[bytes, int]:
 
 def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
-
-
-def _config(config: GPTConfig) -> dict[str, Any]:
-    names = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "layer_norm_epsilon")
-    return {name: getattr(config, name) for name in names}
 
 
 def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -198,16 +200,90 @@ def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _facts(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
-    config = model.config
-    return {
-        "parameters": config.n_parameters,
-        "context": config.n_positions,
-        "vocabulary": tokenizer.vocab_size,
-        "heads": config.n_head,
-        "showsAttention": config.n_parameters <= _ATTENTION,
-    }
-
-
 def _asset(name: str) -> str:
     return read_asset("minigpt.exporters.html", name)
+
+
+# Weights in int8
+#
+# The matrices and scales are those of `minigpt generate --quantize int8` (decode.c), which looks up a token's embedding
+# in the same int8 matrix that computes the logits.
+
+_LANES, _GROUP = 16, 4  # outputs and inputs of an int8 panel, as in decode.c
+Array = npt.NDArray[Any]
+
+
+def _to_arrays(model: GPT) -> Iterator[tuple[str, Array]]:
+    """The arrays of a page by name, one after the other."""
+    for name, module in _parts(model):
+        if isinstance(module, nn.LayerNorm):
+            yield f"{name}.weight", _float32(module.weight)
+        else:
+            values, scale = _rounded(_float32(module.weight))
+            yield name, _to_panels(values)
+            yield f"{name}.scale", np.pad(scale, (0, -len(scale) % _LANES))
+        if not isinstance(module, nn.Embedding):
+            yield f"{name}.bias", _float32(module.bias)
+    yield "position_embedding", _float32(model.position_embedding.weight)
+
+
+@torch.no_grad()
+def _from_arrays(config: GPTConfig, arrays: Mapping[str, bytes]) -> GPT:
+    """The model in float32 that the arrays of a page stand for."""
+    model = GPT(config)
+
+    def floats(name: str) -> Tensor:
+        return torch.from_numpy(np.frombuffer(arrays[name], np.float32).copy())
+
+    for name, module in _parts(model):
+        if isinstance(module, nn.LayerNorm):
+            module.weight.copy_(floats(f"{name}.weight"))
+        else:
+            out, width = module.weight.shape
+            values = _from_panels(np.frombuffer(arrays[name], np.int8), out, width).astype(np.float32)
+            module.weight.copy_(torch.from_numpy(values) * floats(f"{name}.scale")[:out, None])
+        if not isinstance(module, nn.Embedding):
+            module.bias.copy_(floats(f"{name}.bias"))
+    model.position_embedding.weight.copy_(floats("position_embedding").view(-1, config.n_embd))
+    return model.eval()
+
+
+def _parts(model: GPT) -> Iterator[tuple[str, nn.LayerNorm | nn.Linear | nn.Embedding]]:
+    """The modules of a model by their names in a page, but the position embedding, which is in float32."""
+    block: Any
+    for index, block in enumerate(model.blocks):
+        yield f"layers.{index}.attention_norm", block.attention_norm
+        yield f"layers.{index}.qkv_proj", block.attention.qkv_proj
+        yield f"layers.{index}.out_proj", block.attention.out_proj
+        yield f"layers.{index}.mlp_norm", block.mlp_norm
+        yield f"layers.{index}.up_proj", block.mlp.up_proj
+        yield f"layers.{index}.down_proj", block.mlp.down_proj
+    yield "final_norm", model.final_norm
+    yield "head", model.token_embedding
+
+
+def _float32(tensor: Tensor) -> npt.NDArray[np.float32]:
+    return np.ascontiguousarray(tensor.detach().float().cpu().numpy())
+
+
+def _rounded(rows: npt.NDArray[np.float32]) -> tuple[Array, Array]:
+    """Rows as integers whose largest is 127, in the arithmetic of decode.c: (values, scales)."""
+    largest = np.abs(rows).max(axis=1)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(largest > 1e-35, np.float32(127) / largest, np.float32(0)).astype(np.float32)
+    return np.rint(rows * inverse[:, None]), (largest / np.float32(127)).astype(np.float32)
+
+
+def _to_panels(values: Array) -> Array:
+    """int8 values (out, in) in panels of 16 outputs: (out / 16, in / 4, 16, 4), padded with 0."""
+    out, width = values.shape
+    padded = np.pad(values, ((0, -out % _LANES), (0, -width % _GROUP))).astype(np.int8)
+    panels = padded.reshape(-1, _LANES, padded.shape[1] // _GROUP, _GROUP)
+    return np.ascontiguousarray(panels.transpose(0, 2, 1, 3))
+
+
+def _from_panels(values: Array, out: int, width: int) -> Array:
+    """The inverse of `_to_panels`: -> (out, in)."""
+    groups = -(-width // _GROUP)
+    panels = values.reshape(-1, groups, _LANES, _GROUP).transpose(0, 2, 1, 3)
+    return panels.reshape(-1, groups * _GROUP)[:out, :width]

@@ -1,18 +1,19 @@
-"""The batch: the rows of many requests on one slot engine, one step after another."""
+"""The batch: the rows of many requests on one slot engine, one step after another; and its prefix cache."""
 
-from collections import Counter, deque
+import hashlib
+from array import array
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from minigpt.device import to_device
 from minigpt.errors import GenerationError, MinigptError
-from minigpt.generation.batching.prefix_cache import PrefixCache
-from minigpt.generation.batching.requests import Event, Failed, Request, ScoredPrompt, check_request
-from minigpt.generation.batching.rows import Row, Work
-from minigpt.generation.batching.sampling_step import next_tokens
+from minigpt.generation.batching.requests import Event, Failed, GenerationRequest, ScoredPrompt, check_request
+from minigpt.generation.batching.rows import Row, Work, next_tokens
 from minigpt.generation.decoding import GeneratedToken, describe
-from minigpt.generation.engines.slots import Chunk, SlotEngine
+from minigpt.generation.engines.slots import Chunk, Slots
 from minigpt.generation.sampling import check_finite
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -34,7 +35,7 @@ class Batch:
     """
 
     def __init__(
-        self, engine: SlotEngine, tokenizer: Tokenizer, *, prompt_tokens: int = 16, prefix_cache_bytes: int = 0
+        self, engine: Slots, tokenizer: Tokenizer, *, prompt_tokens: int = 16, prefix_cache_bytes: int = 0
     ) -> None:
         self.engine, self.tokenizer = engine, tokenizer
         self.prompt_tokens = prompt_tokens
@@ -55,7 +56,7 @@ class Batch:
         """How many rows are in slots."""
         return len(self._rows)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: GenerationRequest) -> None:
         """Puts a request at the end of the queue.
 
         Raises: ConfigError if the model cannot answer it, as `check_request` says.
@@ -65,7 +66,7 @@ class Batch:
         work = Work(request, rows_left=request.n_rows, rows_waiting=request.n_rows)
         self._waiting.extend(Row(work, sample, self.tokenizer, n_positions) for sample in range(request.n_rows))
 
-    def cancel(self, request: Request) -> None:
+    def cancel(self, request: GenerationRequest) -> None:
         """Drops the rows of a request, which gets no more events. Does nothing if it has ended."""
         self._waiting = deque(row for row in self._waiting if row.request is not request)
         for row in [row for row in self._rows if row.request is request]:
@@ -226,10 +227,7 @@ class Batch:
 
     def _keep_prefix(self, row: Row) -> None:
         """Adds the blocks that a row has read to the prefix cache."""
-        ids, block = row.visible[: row.n_read], self.engine.chunk_size
-        missing = self.prefixes.missing(ids)
-        saved = {number: self.engine.save(row.slot, number * block, (number + 1) * block) for number in missing}
-        self.prefixes.add(ids, saved)
+        self.prefixes.add(row.visible[: row.n_read], lambda start, end: self.engine.save(row.slot, start, end))
 
     # Generation
 
@@ -248,6 +246,49 @@ class Batch:
             self._release(row)
         events.append(Event(row.request, piece, is_last=row.work.rows_left == 0))
 
-    def _fail(self, request: Request, error: MinigptError, events: list[Event]) -> None:
+    def _fail(self, request: GenerationRequest, error: MinigptError, events: list[Event]) -> None:
         self.cancel(request)
         events.append(Event(request, Failed(error), is_last=True))
+
+
+class PrefixCache:
+    """Keeps the keys and values of blocks of `block` tokens, each under a hash of all tokens up to its end.
+
+    The keys and values of a position depend on all tokens up to it, so that two prompts share a block only if they are
+    equal up to its end. Beyond `max_bytes` the least recently used block is dropped.
+    """
+
+    def __init__(self, block: int, max_bytes: int) -> None:
+        self.block, self.max_bytes = block, max_bytes
+        self.n_bytes = 0
+        self._blocks: OrderedDict[bytes, Tensor] = OrderedDict()  # least recently used first
+
+    def find(self, ids: Sequence[int]) -> list[Tensor]:
+        """The blocks of the longest known beginning of these tokens, in order."""
+        keys, found = [], []
+        for key in self._keys(ids):
+            if key not in self._blocks:
+                break
+            keys.append(key)
+            found.append(self._blocks[key])
+        for key in reversed(keys):  # the first block is needed by all others, so it is dropped last
+            self._blocks.move_to_end(key)
+        return found
+
+    def add(self, ids: Sequence[int], save: Callable[[int, int], Tensor]) -> None:
+        """Keeps the blocks of these tokens; `save(start, end)` copies one that is missing."""
+        if self.max_bytes == 0:
+            return
+        for number, key in reversed(list(enumerate(self._keys(ids)))):
+            if key not in self._blocks:
+                self._blocks[key] = save(number * self.block, (number + 1) * self.block)
+                self.n_bytes += self._blocks[key].nbytes
+        while self.n_bytes > self.max_bytes:
+            self.n_bytes -= self._blocks.popitem(last=False)[1].nbytes
+
+    def _keys(self, ids: Sequence[int]) -> Iterator[bytes]:
+        """The key of each whole block."""
+        digest = hashlib.sha256()
+        for end in range(self.block, len(ids) + 1, self.block):
+            digest.update(array("q", ids[end - self.block : end]).tobytes())
+            yield digest.digest()

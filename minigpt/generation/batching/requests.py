@@ -1,7 +1,7 @@
 """What a batch is asked for, and what it answers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, MinigptError
@@ -11,7 +11,7 @@ from minigpt.generation.streaming import Piece
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class GenerationRequest:
     """A prompt to continue `config.samples` times, to score, or both.
 
     The continuation begins with `end`, the end of the prompt's text that `prompt` does not contain (see `healing.py`).
@@ -40,7 +40,7 @@ class Request:
         return self.config.samples
 
 
-def check_request(request: Request, n_positions: int) -> None:
+def check_request(request: GenerationRequest, n_positions: int) -> None:
     """Checks that a model with this context length can answer a request.
 
     Raises: ConfigError for an empty prompt, a prompt to score that is longer than the context, and a `keep_first` that
@@ -75,6 +75,6 @@ class Failed:
 class Event:
     """A part of the answer to a request; `is_last` ends it."""
 
-    request: Request
+    request: GenerationRequest
     content: Piece | ScoredPrompt | Failed
-    is_last: bool = field(default=False)
+    is_last: bool = False

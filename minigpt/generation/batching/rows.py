@@ -1,14 +1,25 @@
-"""The rows of a batch: each is one continuation of a request, in the queue or in a slot."""
+"""The rows of a batch: each is one continuation of a request, in the queue or in a slot; samples their next tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from minigpt.generation.batching.requests import Request
-from minigpt.generation.decoding import GeneratedToken, visible_tokens, window_start
+from minigpt.device import to_device
+from minigpt.errors import MinigptError
+from minigpt.generation.batching.requests import GenerationRequest
+from minigpt.generation.decoding import (
+    GeneratedToken,
+    describe,
+    pack,
+    read_together,
+    visible_tokens,
+    window_start,
+)
 from minigpt.generation.engines.slots import Chunk
 from minigpt.generation.healing import Prompt
+from minigpt.generation.sampling import UNDECIDED
 from minigpt.generation.streaming import RowText
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -17,7 +28,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 class Work:
     """The state of one request: what its rows share."""
 
-    request: Request
+    request: GenerationRequest
     rows_left: int  # rows that have not ended
     rows_waiting: int  # rows that do not have the prompt's keys and values yet
     logits: Tensor | None = None  # (1, V), after the prompt
@@ -76,6 +87,59 @@ class Row:
         n_logits = size if scores else int(size == self.n_unread)
         return Chunk(self.slot, self.n_read, ids, n_logits)
 
-    def history(self) -> Tensor:
-        """All tokens, for logits processors: (1, T) int64; (1, 0) if none of them needs it."""
-        return torch.tensor([self.tokens if self.request.sampler.needs_history else []], dtype=torch.int64)
+
+def next_tokens(rows: Sequence[Row], logits: Tensor) -> list[GeneratedToken | MinigptError]:
+    """The next token of each row, or the error that ends its request: logits (B, V).
+
+    Each row is sampled with its own request's settings and random numbers. Rows with the same settings are sampled
+    together, which gives each of them the token that it gets alone. All tokens are read from the device at once.
+    """
+    found: dict[int, GeneratedToken | MinigptError] = {}
+    processed: dict[int, Tensor] = {}  # (1, V) each
+    for index, row in enumerate(rows):
+        try:
+            processed[index] = _process(row, logits[index : index + 1])
+        except MinigptError as error:
+            found[index] = error
+    groups: dict[object, list[int]] = {}  # rows with the same settings
+    for index in processed:
+        request = rows[index].request
+        groups.setdefault((request.sampler.rule, request.alternatives), []).append(index)
+    packed = []
+    for group in groups.values():
+        request, numbers = rows[group[0]].request, [_number(rows[index]) for index in group]
+        picked = request.sampler.pick_at_once(torch.cat([processed[index] for index in group]), numbers)
+        own = logits if len(group) == len(rows) else torch.cat([logits[index : index + 1] for index in group])
+        packed.append(pack(own, picked, request.alternatives))
+    for group, described in zip(groups.values(), read_together(packed) if packed else [], strict=True):
+        for index, token in zip(group, described, strict=True):
+            found[index] = token
+            if token.id == UNDECIDED:
+                found[index] = _sample_again(rows[index], processed[index], logits[index : index + 1])
+    return [found[index] for index in range(len(rows))]
+
+
+def _process(row: Row, logits: Tensor) -> Tensor:
+    """A row's logits after its request's processors: (1, V) -> (1, V).
+
+    Raises: ConfigError as `Sampler.process`.
+    """
+    sampler, states = row.request.sampler, None if row.state is None else [row.state]
+    tokens = row.tokens if sampler.needs_history else []
+    history = to_device(torch.tensor([tokens], dtype=torch.int64), logits.device)  # (1, T)
+    return sampler.process(logits, history, row.n_new, states)
+
+
+def _number(row: Row) -> float:
+    (number,) = row.request.sampler.numbers([row.sample], row.n_new)
+    return number
+
+
+def _sample_again(row: Row, processed: Tensor, logits: Tensor) -> GeneratedToken | MinigptError:
+    """The token of a row that the first draw left undecided: processed and logits (1, V)."""
+    try:
+        picked = row.request.sampler.pick(processed, logits, [_number(row)])
+    except MinigptError as error:
+        return error
+    (token,) = describe(logits, picked, row.request.alternatives)
+    return token

@@ -2,13 +2,14 @@
 
 import threading
 import traceback
-from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from minigpt.device import keep_freed_memory
 from minigpt.errors import GenerationError, MinigptError
 from minigpt.generation.batching.batch import Batch
-from minigpt.generation.batching.requests import Event, Failed, Request
+from minigpt.generation.batching.requests import Event, Failed, GenerationRequest
 
 Deliver = Callable[[Sequence[Event]], None]
 
@@ -22,11 +23,9 @@ class Worker:
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
-        self._wake = threading.Condition()
-        self._commands: deque[Callable[[], None]] = deque()
+        self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None ends the thread
         self._batches: list[Batch] = []
-        self._active: dict[Request, Batch] = {}  # used by the worker's thread only
-        self._stopping = False
+        self._active: dict[GenerationRequest, Batch] = {}  # used by the worker's thread only
         self._thread = threading.Thread(target=self._run, name="minigpt batching", daemon=True)
 
     def start(self) -> None:
@@ -36,41 +35,30 @@ class Worker:
 
     def stop(self, timeout: float = 10.0) -> None:
         """Ends the thread after its current step."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
+        self._commands.put(None)
         self._thread.join(timeout)
 
-    def submit(self, batch: Batch, request: Request) -> None:
+    def submit(self, batch: Batch, request: GenerationRequest) -> None:
         """Adds a request to a batch; its events follow, the last of them marked."""
-        self._command(lambda: self._add(batch, request))
+        self._commands.put(lambda: self._add(batch, request))
 
-    def cancel(self, request: Request) -> None:
+    def cancel(self, request: GenerationRequest) -> None:
         """Drops a request before the next step; it gets no more events."""
-        self._command(lambda: self._drop(request))
-
-    def _command(self, run: Callable[[], None]) -> None:
-        with self._wake:
-            self._commands.append(run)
-            self._wake.notify()
+        self._commands.put(lambda: self._drop(request))
 
     # In the worker's thread
 
     def _run(self) -> None:
         while True:
-            with self._wake:
-                while not (self._commands or self._active or self._stopping):
-                    self._wake.wait()
-                if self._stopping:
-                    return
-                commands, self._commands = self._commands, deque()
-            for run in commands:
-                run()
+            with suppress(Empty):  # while there is work, it does not wait for more
+                while (run := self._commands.get(block=not self._active)) is not None:
+                    run()
+                return
             for batch in self._batches:
                 if not batch.is_idle:
                     self._step(batch)
 
-    def _add(self, batch: Batch, request: Request) -> None:
+    def _add(self, batch: Batch, request: GenerationRequest) -> None:
         if batch not in self._batches:
             self._batches.append(batch)
         try:
@@ -80,7 +68,7 @@ class Worker:
         else:
             self._active[request] = batch
 
-    def _drop(self, request: Request) -> None:
+    def _drop(self, request: GenerationRequest) -> None:
         batch = self._active.pop(request, None)
         if batch is not None:
             batch.cancel(request)

@@ -1,12 +1,12 @@
-"""The engine for CUDA: a decode step with fixed shapes and addresses, recorded once as a CUDA graph and replayed.
+"""The engines for CUDA: a decode step with fixed shapes and addresses, recorded once as a CUDA graph and replayed.
 
 A decode step at batch size 1 consists of hundreds of small kernels. Launching them one by one takes the CPU longer than
-the GPU needs to run them; a graph launches all of them at once. For one or two rows the step is `TritonStep`.
+the GPU needs to run them; a graph launches all of them at once. For one or two rows `GraphEngine` uses `TritonStep`.
 """
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +14,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from minigpt.device import to_device
 from minigpt.errors import ConfigError, first_line_of
-from minigpt.generation.engines.pytorch import TorchEngine
+from minigpt.generation.engines.engine import Engine
+from minigpt.generation.engines.slots import Chunk, Slots
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
 from minigpt.model.kv_cache import KVCache
@@ -39,11 +41,38 @@ def static_step(model: GPT, cache: KVCache, ids: Tensor, at: Tensor, padding: Te
     positions = torch.arange(span, device=ids.device)
     mask = ((positions <= at) & (positions >= padding[:, None]))[:, None, None]  # (B, 1, 1, span)
     x = model.token_embedding(ids) + model.position_embedding(at - padding)[:, None]  # (B, 1, C)
+    return _blocks(model, cache, x, mask, span, lambda buffer, new: buffer.index_copy_(2, at, new))
+
+
+def slot_step(model: GPT, cache: KVCache, ids: Tensor, at: Tensor) -> Tensor:
+    """Computes the logits after one more id in every slot b and writes its keys and values at position `at[b]`.
+
+    Every shape is the same in every call, and so are the kernels: attention covers all n_positions, and the mask hides
+    those after `at`.
+    Shapes: ids and at (B,) int64 -> (B, V).
+    """
+    slots, span = torch.arange(len(ids), device=ids.device), model.config.n_positions  # (B,)
+    mask = (torch.arange(span, device=ids.device) <= at[:, None])[:, None, None]  # (B, 1, 1, span)
+    x = (model.token_embedding(ids) + model.position_embedding(at))[:, None]  # (B, 1, C)
+
+    def write(buffer: Tensor, new: Tensor) -> None:
+        buffer[slots, :, at] = new[:, :, 0]
+
+    return _blocks(model, cache, x, mask, span, write)[:, 0]
+
+
+def _blocks(
+    model: GPT, cache: KVCache, x: Tensor, mask: Tensor, span: int, write: Callable[[Tensor, Tensor], object]
+) -> Tensor:
+    """The logits from the embeddings of one id in every row, whose keys and values `write` puts into each buffer.
+
+    Shapes: x (B, 1, C), mask (B, 1, 1, span) -> (B, 1, V).
+    """
     for block, layer in zip(model.blocks, cache.layers, strict=True):
         assert isinstance(block, Block)
         query, key, value = block.attention.project(block.attention_norm(x))  # 3 x (B, H, 1, D)
-        layer.keys.index_copy_(2, at, key)
-        layer.values.index_copy_(2, at, value)
+        write(layer.keys, key)
+        write(layer.values, value)
         keys, values = layer.keys[:, :, :span], layer.values[:, :, :span]  # 2 x (B, H, span, D)
         y = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)  # (B, H, 1, D)
         x = x + block.attention.merge(y)  # (B, 1, C)
@@ -51,10 +80,7 @@ def static_step(model: GPT, cache: KVCache, ids: Tensor, at: Tensor, padding: Te
     return model.logits(model.final_norm(x))
 
 
-class Step(Protocol):
-    """The type of `static_step` and of its compiled form."""
-
-    def __call__(self, model: GPT, cache: KVCache, ids: Tensor, at: Tensor, padding: Tensor, span: int) -> Tensor: ...
+DecodeStep = Callable[[GPT, KVCache, Tensor, Tensor, Tensor, int], Tensor]  # `static_step`, or its compiled form
 
 
 class _SeparateBias(TorchFunctionMode):
@@ -66,7 +92,7 @@ class _SeparateBias(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def compiled_step() -> Step:
+def compiled_step() -> DecodeStep:
     """`static_step` compiled with torch.compile, once for every number of rows and every span.
 
     For one row the tuning makes the products with the weights kernels that read them at almost the bandwidth of the
@@ -74,7 +100,9 @@ def compiled_step() -> Step:
     """
     import torch._dynamo  # takes a second
 
-    step: Step = torch.compile(static_step, dynamic=False, fullgraph=True, options={"coordinate_descent_tuning": True})
+    step: DecodeStep = torch.compile(
+        static_step, dynamic=False, fullgraph=True, options={"coordinate_descent_tuning": True}
+    )
 
     def run(model: GPT, cache: KVCache, ids: Tensor, at: Tensor, padding: Tensor, span: int) -> Tensor:
         # By default the ninth shape is an error.
@@ -133,7 +161,7 @@ class Recording:
 class Replay:
     """A `Recording` of a step for one cache, and of `static_step` for one span."""
 
-    def __init__(self, step: Step, model: GPT, cache: KVCache, span: int) -> None:
+    def __init__(self, step: DecodeStep, model: GPT, cache: KVCache, span: int) -> None:
         rows, device = cache.batch_size, cache.layers[0].keys.device
         self._ids = ids = torch.zeros(rows, 1, dtype=torch.int64, device=device)
         self._at = at = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -182,8 +210,8 @@ def kernel_step(model: GPT, cache: KVCache) -> "TritonStep | None":
     return TritonStep(model, cache, overlaps=capability >= (9, 0), processors=processors)
 
 
-class GraphEngine(TorchEngine):
-    """A `TorchEngine` that replays a recorded step to read one id per row; it reads prompts and several ids as usual.
+class GraphEngine(Engine):
+    """An engine that replays a recorded step to read one id per row; it reads prompts and several ids as usual.
 
     `compiled` compiles the step with torch.compile first, which takes about a minute and pays off for long generations.
     """
@@ -191,28 +219,28 @@ class GraphEngine(TorchEngine):
     def __init__(self, model: GPT, *, compiled: bool = False) -> None:
         super().__init__(model)
         self.implementation = "compiled, CUDA graphs" if compiled else "CUDA graphs"
-        self._step: Step = compiled_step() if compiled else static_step
+        self._step: DecodeStep = compiled_step() if compiled else static_step
         self._replays: dict[int, Replay] = {}  # by span
         self._recorded: list[Tensor] = []  # the buffers they use, referenced here so that they stay allocated
 
-    def _replace_cache(self, rows: int) -> None:
+    def use_cache(self, cache: KVCache) -> None:
         self._replays.clear()
         self._recorded = []
-        super()._replace_cache(rows)
+        super().use_cache(cache)
 
     @torch.inference_mode()
     def start(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        self._cache.zero()
+        self.cache.zero()
         return super().start(prompts)
 
     @torch.inference_mode()
     def read(self, ids: Tensor) -> Tensor:
         if ids.shape[1] != 1:
             return super().read(ids)
-        at = self._cache.length
+        at = self.cache.length
         check_length(at + 1, self.n_positions)
-        logits = self._replay(self._span(at))(ids, at, self._cache.padding)
-        self._cache.length += 1
+        logits = self._replay(self._span(at))(ids, at, self.cache.padding)
+        self.cache.length += 1
         return logits
 
     def _span(self, at: int) -> int:
@@ -222,14 +250,62 @@ class GraphEngine(TorchEngine):
         return min(span, self.n_positions)
 
     def _replay(self, span: int) -> Replay:
-        buffers = [buffer for layer in self._cache.layers for buffer in (layer.keys, layer.values)]
+        buffers = [buffer for layer in self.cache.layers for buffer in (layer.keys, layer.values)]
         if not (self._recorded and _same_memory(self._recorded[0], buffers[0])):
             self._replays.clear()
             self._recorded = buffers
         if span not in self._replays:
-            self._replays[span] = Replay(self._step, self.model, self._cache, span)
+            self._replays[span] = Replay(self._step, self.model, self.cache, span)
         return self._replays[span]
 
 
 def _same_memory(one: Tensor, other: Tensor) -> bool:
     return one.data_ptr() == other.data_ptr() and one.shape == other.shape
+
+
+class CudaSlots(Slots):
+    """Slots that read one id each at once, by a CUDA graph, and longer chunks one after another.
+
+    The step computes every slot, used or not, so that its shapes do not depend on how many are used. A slot that has
+    nothing to read writes keys and values to the position that its next id will overwrite.
+    """
+
+    chunk_size = 256
+    implementation = "CUDA graphs"
+
+    def __init__(self, model: GPT, n_slots: int) -> None:
+        super().__init__(model, n_slots)
+        self._next = [0] * n_slots  # the position of each slot's next id
+        self._inputs = torch.zeros(2, n_slots, dtype=torch.int64, device=self.device)  # each slot's id and its position
+        ids, at = self._inputs
+        cache = self.cache
+        # Without `self`: a reference cycle would keep the cache's memory until the next garbage collection.
+        self._step = Recording(lambda: slot_step(model, cache, ids, at), self.device)
+
+    @torch.inference_mode()
+    def read(self, chunks: Sequence[Chunk]) -> list[Tensor]:
+        single = {chunk.slot: chunk for chunk in chunks if len(chunk.ids) == 1 and chunk.start > 0}
+        for chunk in chunks:
+            check_length(chunk.start + len(chunk.ids), self.n_positions)
+            self._begin(chunk.slot, chunk.start)
+            self._next[chunk.slot] = chunk.start + len(chunk.ids)
+        found = {chunk.slot: self._read_alone(chunk) for chunk in chunks if chunk.slot not in single}
+        if single:
+            ids, at = [0] * self.n_slots, [min(each, self.n_positions - 1) for each in self._next]
+            for slot, chunk in single.items():
+                ids[slot], at[slot] = chunk.ids[0], chunk.start
+            self._inputs.copy_(to_device(torch.tensor([ids, at]), self.device))
+            logits = self._step()  # (B, V)
+            found |= {slot: logits[slot : slot + 1][: chunk.n_logits] for slot, chunk in single.items()}
+        return [found[chunk.slot] for chunk in chunks]
+
+    @torch.inference_mode()
+    def load(self, slot: int, start: int, saved: Tensor) -> None:
+        self._begin(slot, start)
+        super().load(slot, start, saved)
+        self._next[slot] = start + saved.shape[3]
+
+    def _begin(self, slot: int, start: int) -> None:
+        """Clears a slot for a new text, which begins at position 0."""
+        if start == 0:
+            self.cache.row(slot).zero()

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from minigpt.generation.engines.engine import SharedCache
-from minigpt.generation.engines.slots import Chunk
-from minigpt.generation.engines.torch_slots import TorchSlots
+from minigpt.generation.engines.engine import Engine
+from minigpt.generation.engines.slots import Chunk, Slots
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
 from minigpt.model.kv_cache import KVCache
@@ -56,7 +55,7 @@ class _Model(ctypes.Structure):
     ]  # fmt: skip
 
 
-class _Rows(ctypes.Structure):
+class _RowsToRead(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("ids", "positions", "sequences")),
         ("count", ctypes.c_int64), ("logits_from", ctypes.c_int64),
@@ -86,18 +85,18 @@ def _packed_size(weight: Tensor) -> int:
     return -(-out // _LANES) * _LANES * (-(-width // 4) * 4)
 
 
-class NativeEngine(SharedCache):
-    """An `Engine` that runs decode.c.
+class NativeEngine(Engine):
+    """An engine that runs decode.c.
 
     It uses float32 weights in place and packs int8 weights once. It shares the memory of a `KVCache`, so that PyTorch
     can read long float32 prompts where it is faster.
     """
 
     def __init__(self, model: GPT, quantization: str = "none") -> None:
-        super().__init__()
+        super().__init__(model)
         loaded = compiled.library()
         assert loaded is not None
-        self.model, self.quantization, self._library = model, quantization, loaded
+        self.quantization, self._library = quantization, loaded
         self._referenced: list[object] = []  # what the structures point to
         matrices = [p for p in model.parameters() if p.dim() == 2 and p is not model.position_embedding.weight]
         packed_size = 0 if quantization == "none" else sum(map(_packed_size, matrices))
@@ -112,7 +111,6 @@ class NativeEngine(SharedCache):
             self._matrix(model.token_embedding.weight, None), self._layers,
         )  # fmt: skip
         self._lengths: list[int] = []
-        self._cache = KVCache(config, 0)
         self._load = watch_load(torch.get_num_threads())
 
     @property
@@ -120,14 +118,6 @@ class NativeEngine(SharedCache):
         weights = "float32" if self.quantization == "none" else self.quantization
         cores = " on one core" if compiled.uses_one_core() else ""
         return f"cpu, {weights}, compiled for {compiled.selected(self._library)}{cores}"
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
-
-    @property
-    def n_positions(self) -> int:
-        return self.model.config.n_positions
 
     @property
     def length(self) -> int:
@@ -138,8 +128,8 @@ class NativeEngine(SharedCache):
         self.n_starts += 1
         for prompt in prompts:
             check_length(len(prompt), self.n_positions)
-        if self._cache.batch_size != len(prompts):
-            self._replace_cache(len(prompts))
+        self._lengths = []  # should there be no memory for the cache
+        self._provide_rows(len(prompts))
         self._lengths = [len(prompt) for prompt in prompts]
         logits = self._empty_logits(len(prompts))
         # The choice depends on each prompt's own length, so that its logits do not depend on the other prompts.
@@ -169,9 +159,9 @@ class NativeEngine(SharedCache):
 
     @torch.inference_mode()
     def keep(self, rows: Sequence[int]) -> None:
-        self._cache.length = self.length
-        self._cache.keep(rows)
-        self.use_cache(self._cache)
+        self.cache.length = self.length
+        self.cache.keep(rows)
+        self.use_cache(self.cache)  # its memory may be another
         self._lengths = [self._lengths[row] for row in rows]
 
     def rewind(self, count: int) -> None:
@@ -186,7 +176,7 @@ class NativeEngine(SharedCache):
         logits = self._empty_logits(n_logits)
         ids, positions, sequences = (column.data_ptr() for column in columns)
         count = columns.shape[1]
-        arguments = _Rows(ids, positions, sequences, count, count - n_logits)
+        arguments = _RowsToRead(ids, positions, sequences, count, count - n_logits)
         threads = torch.get_num_threads()
         if count < _SHARED_ROWS:
             threads = self._load.thread_count(threads)
@@ -212,19 +202,13 @@ class NativeEngine(SharedCache):
         longest = _LONGEST_PROMPT_ON_AMD if self._library.minigpt_is_amd() else _LONGEST_PROMPT
         return longest[compiled.selected(self._library)]
 
-    def _replace_cache(self, rows: int) -> None:
-        self._lengths = []
-        self.use_cache(KVCache(self.model.config, 0))  # frees the old cache before the new one is allocated
-        self.use_cache(KVCache(self.model.config, rows))
-
     def _read_with_pytorch(self, row: int, prompt: Sequence[int]) -> Tensor:
-        view = self._cache.row(row)
+        view = self.cache.row(row)
         ids = torch.tensor([list(prompt)], device="cpu")  # (1, T)
         return self.model.logits(self.model.last_features(ids, view))[0]
 
     def use_cache(self, cache: KVCache) -> None:
-        """Uses this cache, in decode.c too."""
-        self._cache = cache
+        super().use_cache(cache)
         for layer, cached in zip(self._layers, cache.layers, strict=True):
             layer.keys, layer.values = cached.keys.data_ptr(), cached.values.data_ptr()
 
@@ -269,18 +253,15 @@ class NativeEngine(SharedCache):
         return values.data_ptr()
 
 
-_CHUNK = 32
-
-
-class NativeSlots(TorchSlots):
-    """A `SlotEngine` that reads all chunks in one step of decode.c.
+class NativeSlots(Slots):
+    """Slots whose chunks are all read in one step of decode.c.
 
     Its kernels add up each row's products in one order, which does not depend on the other rows or on how a prompt is
     divided into chunks.
     """
 
     any_chunks = True
-    chunk_size = _CHUNK
+    chunk_size = 32
 
     def __init__(self, model: GPT, n_slots: int, quantization: str = "none") -> None:
         super().__init__(model, n_slots)

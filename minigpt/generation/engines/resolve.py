@@ -8,13 +8,10 @@ from torch import nn
 
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.engines.cuda_graphs import GraphEngine
-from minigpt.generation.engines.cuda_slots import CudaSlots
+from minigpt.generation.engines.cuda_graphs import CudaSlots, GraphEngine
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine, NativeSlots
-from minigpt.generation.engines.pytorch import TorchEngine
-from minigpt.generation.engines.slots import SlotEngine
-from minigpt.generation.engines.torch_slots import TorchSlots
+from minigpt.generation.engines.slots import Slots
 from minigpt.model.gpt import GPT
 from minigpt.model.lora import lora_of
 from minigpt.native.accelerate import accelerate
@@ -32,7 +29,7 @@ def resolve_engine(model: GPT, quantization: Quantization = "none", *, compiled:
     |----------------------------------------------------------------------|----------------|
     | float32 on a CPU with GPT-2's form of GELU, with compiled C code     | `NativeEngine` |
     | on CUDA                                                              | `GraphEngine`  |
-    | any other                                                            | `TorchEngine`  |
+    | any other                                                            | `Engine`       |
 
     `quantization` is that of the weights of `NativeEngine`; "auto" chooses int8 from 50 million parameters on.
     `compiled` compiles the CUDA step with torch.compile, which takes about a minute.
@@ -46,10 +43,10 @@ def resolve_engine(model: GPT, quantization: Quantization = "none", *, compiled:
     quantization, native_fits = _resolve_quantization(model, quantization)
     if native_fits:
         return NativeEngine(model, quantization)
-    return GraphEngine(model, compiled=compiled) if on_cuda else TorchEngine(model)
+    return GraphEngine(model, compiled=compiled) if on_cuda else Engine(model)
 
 
-def resolve_slots(model: GPT, n_slots: int, quantization: Quantization = "none") -> SlotEngine:
+def resolve_slots(model: GPT, n_slots: int, quantization: Quantization = "none") -> Slots:
     """The fastest slot engine for a model on its device, chosen as by `resolve_engine`.
 
     Raises: ConfigError for int8 if decode.c cannot run the model.
@@ -58,7 +55,7 @@ def resolve_slots(model: GPT, n_slots: int, quantization: Quantization = "none")
     if native_fits:
         return NativeSlots(model, n_slots, quantization)
     on_cuda = model.token_embedding.weight.device.type == "cuda"
-    return CudaSlots(model, n_slots) if on_cuda else TorchSlots(model, n_slots)
+    return CudaSlots(model, n_slots) if on_cuda else Slots(model, n_slots)
 
 
 def missing_compiled_code(model: GPT) -> str:

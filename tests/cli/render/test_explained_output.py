@@ -54,7 +54,7 @@ def test_the_end_of_the_prompt_that_a_token_spells_again_is_not_shown_twice() ->
 
 def test_every_character_of_the_first_token_is_colored_though_its_space_is_dropped_at_the_start_of_a_text() -> None:
     out = color_console()
-    output = ColoredOutput(out, Tokenizer(IdsOnly.checked(size=40, end_id=7)))
+    output = ColoredOutput(out, Tokenizer(IdsOnly(size=40, end_id=7)))
     output.begin("3")
     output.add(Piece(0, " 12", GeneratedToken(12, -1.0)))
     output.add(Piece(0, " 5", GeneratedToken(5, -3.0), "length"))

@@ -52,7 +52,7 @@ def test_hellaswag_has_the_prepared_form_of_lm_eval_and_the_raw_form(tmp_path: P
 def test_compressed_files_are_read_directly(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
     text = b"a text\n2\nno\nnor\nyes\nnot\n"
     prepared, raw = hellaswag.read_questions(data(tmp_path / f"hellaswag_val_full.txt{suffix}", pack(text)))
-    assert prepared == [hellaswag.Question("a text", ("no", "nor", "yes", "not"), 2)]
+    assert prepared == [hellaswag.HellaSwagExample("a text", ("no", "nor", "yes", "not"), 2)]
     assert raw == []
     passage = json.dumps({"text": "the last word"}).encode()
     assert lambada.read_passages(data(tmp_path / f"l.jsonl{suffix}", pack(passage))) == ["the last word"]
@@ -112,7 +112,7 @@ def test_parquet_rows_give_the_published_text(tmp_path: Path) -> None:
         data(tmp_path / "h.jsonl", json.dumps(row))
     )
     rows = [{"sentences": ["one .", "two ."], "question": "a XXXXX", "answer": "cat", "options": ["dog", "cat"]}]
-    assert cbt.read_questions(table("CN", rows)) == [cbt.Question("one . two .", "a XXXXX", ("dog", "cat"), 1)]
+    assert cbt.read_questions(table("CN", rows)) == [cbt.ClozeQuestion("one . two .", "a XXXXX", ("dog", "cat"), 1)]
     with pytest.raises(DataError, match="row 1 is not a question of HellaSwag"):
         hellaswag.read_questions(table("w", [{"text": "x"}]))
     with pytest.raises(DataError, match="is damaged, or not a Parquet file"):

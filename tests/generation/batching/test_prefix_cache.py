@@ -2,7 +2,7 @@
 
 import torch
 
-from minigpt.generation.batching.prefix_cache import PrefixCache
+from minigpt.generation.batching.batch import PrefixCache
 
 BLOCK = torch.zeros(4, dtype=torch.float32)  # 16 bytes
 
@@ -10,7 +10,7 @@ BLOCK = torch.zeros(4, dtype=torch.float32)  # 16 bytes
 def filled(max_bytes: int, *prompts: list[int]) -> PrefixCache:
     cache = PrefixCache(2, max_bytes)
     for ids in prompts:
-        cache.add(ids, {number: BLOCK + number for number in cache.missing(ids)})
+        cache.add(ids, lambda start, _end: BLOCK + start // 2)
     return cache
 
 
@@ -22,23 +22,11 @@ def test_only_whole_blocks_with_the_same_tokens_before_them_are_found() -> None:
     assert cache.find([3, 4]) == []
 
 
-def test_blocks_that_are_known_are_not_missing() -> None:
-    cache = filled(1000, [1, 2, 3, 4])
-    assert cache.missing([1, 2, 3, 4, 5, 6]) == [2]
-    assert cache.missing([1, 2, 3]) == []
-
-
 def test_the_least_recently_used_blocks_are_dropped_the_last_of_a_prompt_first() -> None:
     cache = filled(48, [1, 2, 3, 4], [5, 6])
     cache.find([1, 2, 3, 4])
-    cache.add([7, 8], {0: BLOCK})
+    cache.add([7, 8], lambda _start, _end: BLOCK)
     assert cache.n_bytes == 48
     assert cache.find([5, 6]) == []
-    cache.add([9, 9], {0: BLOCK})
+    cache.add([9, 9], lambda _start, _end: BLOCK)
     assert len(cache.find([1, 2, 3, 4])) == 1
-
-
-def test_a_cache_without_bytes_keeps_nothing() -> None:
-    cache = filled(0, [1, 2])
-    assert cache.missing([1, 2]) == []
-    assert cache.n_bytes == 0

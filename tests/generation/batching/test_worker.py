@@ -8,9 +8,9 @@ from builders import random_model
 
 from minigpt.config import SamplingConfig
 from minigpt.generation.batching.batch import Batch
-from minigpt.generation.batching.requests import Event, Failed, Request
+from minigpt.generation.batching.requests import Event, Failed, GenerationRequest
 from minigpt.generation.batching.worker import Worker
-from minigpt.generation.engines.torch_slots import TorchSlots
+from minigpt.generation.engines.slots import Slots
 from minigpt.generation.sampling import Sampler
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -18,12 +18,12 @@ TOKENIZER = Tokenizer.named("bytes")
 
 
 def new_batch() -> Batch:
-    return Batch(TorchSlots(random_model(), 2), TOKENIZER)
+    return Batch(Slots(random_model(), 2), TOKENIZER)
 
 
-def new_request(prompt: bytes = b"abc", tokens: int = 4) -> Request:
+def new_request(prompt: bytes = b"abc", tokens: int = 4) -> GenerationRequest:
     config = SamplingConfig(max_new_tokens=tokens, temperature=0)
-    return Request(list(prompt), config, Sampler(config, TOKENIZER))
+    return GenerationRequest(list(prompt), config, Sampler(config, TOKENIZER))
 
 
 @pytest.fixture

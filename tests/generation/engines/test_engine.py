@@ -1,11 +1,6 @@
 """Every engine gives the same logits however a text is divided into calls and whatever the other rows are."""
 
-import gc
-import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -14,13 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.engines import cuda_graphs, resolve
-from minigpt.generation.engines.cuda_graphs import GraphEngine, Recording, Replay
+from minigpt.generation.engines.cuda_graphs import GraphEngine
 from minigpt.generation.engines.engine import Engine
 from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.pytorch import TorchEngine
 from minigpt.generation.engines.resolve import resolve_engine
 from minigpt.model.gpt import GPT, MLP
 from minigpt.model.kv_cache import KVCache
@@ -40,7 +33,7 @@ def small_model(n_positions: int = 12, seed: int = 0) -> GPT:
 def build(kind: str, model: GPT) -> Engine:
     """An engine for a model; PyTorch's run in float64, where the order of operations makes no visible difference."""
     if kind == "torch":
-        return TorchEngine(model.double())
+        return Engine(model.double())
     if kind == "graph":
         return GraphEngine(model.double())
     return NativeEngine(by_columns(model), "int8" if kind == "int8" else "none")
@@ -127,21 +120,6 @@ def test_kept_rows_continue_their_own_texts(kind: str, order: list[int]) -> None
 
 
 @every_engine
-def test_rows_may_be_kept_repeatedly_and_a_new_start_clears_them(kind: str) -> None:
-    engine = build(kind, small_model())
-    engine.start([[1, 2, 3], [4, 5]])
-    engine.keep([1, 0, 1])
-    engine.read(torch.tensor([[6], [7], [8]]))
-    engine.keep([2, 1])
-    found = read_rows(engine, [[9], [10]])
-    fresh = engine.start([[7, 7], [1]])
-    assert_same(kind, found[0], alone(engine, 4, 5, 8, 9))
-    assert_same(kind, found[1], alone(engine, 1, 2, 3, 7, 10))
-    assert_same(kind, fresh[0], alone(engine, 7, 7))
-    assert_same(kind, fresh[1], alone(engine, 1))
-
-
-@every_engine
 def test_nan_in_the_keys_and_values_of_an_earlier_text_does_not_reach_the_next_one(kind: str) -> None:
     model = small_model()
     model.position_embedding.weight.data[7] = torch.nan
@@ -149,6 +127,15 @@ def test_nan_in_the_keys_and_values_of_an_earlier_text_does_not_reach_the_next_o
     engine.start([[1] * 10])
     found = one_by_one(engine, range(5))  # the last step of recorded ones covers 8 positions
     assert_same(kind, found, one_by_one(build(kind, small_model()), range(5)))
+
+
+@every_engine
+def test_the_padding_of_earlier_texts_does_not_reach_the_next_ones(kind: str) -> None:
+    engine = build(kind, small_model())
+    engine.start([[1, 2, 3], [4]])
+    found = engine.start([[5, 6], [7, 8]])
+    assert_same(kind, found[0], alone(engine, 5, 6))
+    assert_same(kind, found[1], alone(engine, 7, 8))
 
 
 @every_engine
@@ -175,17 +162,6 @@ def test_a_short_row_can_use_the_whole_context_after_longer_rows_are_dropped(kin
         engine.read(torch.tensor([[1], [1]]))
     assert_same(kind, found[0], alone(engine, 2, 3, *ids))
     assert_same(kind, found[1], alone(engine, 4, *ids))
-
-
-@every_engine
-def test_ids_that_do_not_fit_into_the_context_are_refused(kind: str) -> None:
-    engine = build(kind, small_model(n_positions=4))
-    engine.start([[1, 2, 3]])
-    with pytest.raises(ConfigError, match=r"5 positions are more than the model's context length \(4\)"):
-        engine.read(torch.tensor([[1, 2]]))
-    assert_same(kind, read_rows(engine, [[5]])[0], alone(engine, 1, 2, 3, 5))
-    with pytest.raises(ConfigError, match=r"5 positions are more than the model's context length \(4\)"):
-        engine.start([[1], [1] * 5])
 
 
 @every_engine
@@ -231,173 +207,14 @@ def test_decode_c_continues_long_float32_prompts_that_pytorch_has_read(first: in
 # Recorded steps, which a CPU runs again at every call.
 
 
-def test_a_step_is_recorded_once_per_span_and_again_only_for_another_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded: list[int] = []
-    initialize = Replay.__init__
-
-    def counted(self: Replay, step: Any, model: GPT, cache: KVCache, span: int) -> None:
-        recorded.append(span)
-        initialize(self, step, model, cache, span)
-
-    monkeypatch.setattr(Replay, "__init__", counted)
-    engine = GraphEngine(small_model(n_positions=12))
-    one_by_one(engine, range(12))
-    assert recorded == [2, 4, 8, 12]
-    one_by_one(engine, range(5))
-    assert recorded == [2, 4, 8, 12]  # the same cache, after a reset
-    engine.start([[1], [2], [3]])
-    read_rows(engine, [[4], [5], [6]])
-    engine.keep([2, 0, 1])
-    read_rows(engine, [[7], [8], [9]])
-    assert recorded[4:] == [2, 4]  # three rows, in any order
-    engine.keep([0, 2])
-    read_rows(engine, [[1], [1]])
-    engine.keep([0, 1, 1])
-    read_rows(engine, [[1], [1], [1]])
-    assert recorded[6:] == [4, 8]  # two rows in the same memory; then three again, in other memory
-
-
-class FakeCuda:
-    """torch.cuda as far as a recording uses it, without a GPU: replays are counted."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.recordings: list[dict[str, Any]] = []
-        self.replayed = 0
-        self.stream = SimpleNamespace(wait_stream=lambda _: None)
-        graph = SimpleNamespace(replay=self._replay)
-        for name, fake in {
-            "device": lambda _: nullcontext(), "Stream": lambda: self.stream, "current_stream": lambda: self.stream,
-            "stream": lambda _: nullcontext(), "CUDAGraph": lambda: graph, "graph": self._record,
-        }.items():  # fmt: skip
-            monkeypatch.setattr(torch.cuda, name, fake)
-
-    def _record(self, _: object, **options: Any) -> AbstractContextManager[None]:
-        self.recordings.append(options)
-        return nullcontext()
-
-    def _replay(self) -> None:
-        self.replayed += 1
-
-
-def test_a_recording_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda, calls = FakeCuda(monkeypatch), 0
-
-    def run() -> Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == 3:  # after two warm-up runs
-            raise RuntimeError("out of memory")
-        return torch.tensor([1.0])
-
-    recording = Recording(run, torch.device("cuda"))
-    with pytest.raises(RuntimeError, match="out of memory"):
-        recording()
-    assert cuda.replayed == 0
-    assert recording().item() == recording().item() == 1.0
-    assert cuda.replayed == 2
-    assert cuda.recordings == 2 * [{"stream": cuda.stream, "capture_error_mode": "thread_local"}]
-
-
-def test_a_step_does_not_use_the_padding_of_earlier_prompts() -> None:
-    engine = build("graph", small_model())
-    for texts in ([[1, 2, 3], [4]], [[1, 2, 3], [4, 5, 6]]):
-        engine.start(texts)
-        found = read_rows(engine, [[7], [8]])
-    assert_same("graph", found[1], alone(engine, 4, 5, 6, 8))
-
-
-def test_a_step_does_not_write_to_an_earlier_cache() -> None:
-    engine = build("graph", small_model())
-    engine.start([[1], [2]])
-    read_rows(engine, [[3], [4]])
-    engine.start([[1], [2], [3]])
-    engine.start([[5], [6]])
-    read_rows(engine, [[7], [8]])
-    found = read_rows(engine, [[9], [9]])
-    assert_same("graph", found[1], alone(engine, 6, 8, 9))
-
-
-@every_engine
-def test_the_old_cache_is_freed_before_one_for_another_number_of_rows_is_allocated(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine: Any = build(kind, small_model())
-    engine.start([[1, 2]])
-    read_rows(engine, [[3]])
-    allocate, before, freed = KVCache.__init__, weakref.ref(engine._cache), []
-
-    def initialize(cache: KVCache, config: GPTConfig, rows: int, **options: Any) -> None:
-        if rows:
-            freed.append(before() is None)
-        if rows > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        allocate(cache, config, rows, **options)
-
-    monkeypatch.setattr(KVCache, "__init__", initialize)
-    gc.disable()
-    try:
-        with pytest.raises(torch.OutOfMemoryError):
-            engine.start([[1], [2], [3]])
-        engine.start([[4], [5]])
-    finally:
-        gc.enable()
-    assert freed == [True, True]
-    assert_same(kind, read_rows(engine, [[6], [7]])[1], alone(engine, 5, 7))
-
-
-def test_only_calls_with_one_id_per_row_replay_the_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    read: list[int] = []
-    monkeypatch.setattr(Replay, "__call__", lambda *_: pytest.fail("a step for several ids"))
-    engine = GraphEngine(small_model())
-    engine.start([[1, 2, 3]])
-    engine.read(torch.tensor([[4, 5]]))
-    monkeypatch.setattr(Replay, "__call__", lambda _self, _ids, at, _padding: read.append(at) or torch.zeros(1, 1, 37))
-    engine.read(torch.tensor([[6]]))
-    assert read == [5]
-    assert engine.length == 6
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # used by torch.compile itself
 def test_a_compiled_step_gives_the_same_logits() -> None:
     model = small_model(n_positions=12)
     ids = list(range(3, 15))
     torch.testing.assert_close(
-        one_by_one(GraphEngine(model, compiled=True), ids), one_by_one(TorchEngine(model), ids), rtol=1e-4, atol=1e-4
+        one_by_one(GraphEngine(model, compiled=True), ids), one_by_one(Engine(model), ids), rtol=1e-4, atol=1e-4
     )
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # used by torch.compile itself
-def test_the_step_is_compiled_for_any_number_of_shapes_without_products_that_have_a_bias(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    graphs: list[torch.fx.GraphModule] = []
-    compiled = torch.compile
-
-    def trace(graph: torch.fx.GraphModule, _: object) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    def compile_by_tracing(function: Any, *, options: dict[str, Any], **rest: Any) -> Any:
-        assert options == {"coordinate_descent_tuning": True}
-        return compiled(function, backend=trace, **rest)
-
-    monkeypatch.setattr(torch, "compile", compile_by_tracing)
-    model = small_model(n_positions=12)
-    engine, plain = GraphEngine(model, compiled=True), TorchEngine(model)
-    with torch._dynamo.config.patch(recompile_limit=1):  # by default 8, more than which is an error
-        for rows in (1, 2):
-            found, expected = (each.start([[1, 2]] * rows) for each in (engine, plain))
-            for at in range(3):  # within two spans
-                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-                ids = torch.full((rows, 1), at)
-                found, expected = engine.read(ids)[:, 0], plain.read(ids)[:, 0]
-    assert len(graphs) > 2
-    products = [node for graph in graphs for node in graph.graph.nodes if node.target is torch._C._nn.linear]
-    assert products
-    assert all(len(node.args) == 2 for node in products)  # without a bias
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no C compiler\nand many lines"), torch.OutOfMemoryError("no memory")])
@@ -422,7 +239,7 @@ def test_recorded_steps_give_the_logits_of_unrecorded_steps(compiled: bool, monk
     if compiled:
         monkeypatch.setattr(cuda_graphs, "_SHORTEST_SPAN", 12)  # a single span to compile
     model = small_model(n_positions=12).to("cuda")
-    plain, recorded = TorchEngine(model), GraphEngine(model, compiled=compiled)
+    plain, recorded = Engine(model), GraphEngine(model, compiled=compiled)
     batches = [[[1, 2, 3], [4]], [[5]], [[1, 2], [3, 4], [5]]]
     for texts in batches[: 1 if compiled else 3]:  # a step is compiled for some seconds
         found, expected = recorded.start(texts), plain.start(texts)
@@ -444,7 +261,7 @@ def test_recorded_steps_of_heads_as_wide_as_gpt2s_give_the_logits_of_unrecorded_
 ) -> None:
     monkeypatch.setattr(cuda_graphs, "_SHORTEST_SPAN", 32)
     model = random_model(vocab_size=257, n_positions=64, n_embd=128, n_head=2).to(device, dtype)
-    plain, recorded = TorchEngine(model), GraphEngine(model)
+    plain, recorded = Engine(model), GraphEngine(model)
     texts = [range(20), range(30, 43)]
     found, expected = recorded.start(texts), plain.start(texts)
     for at in range(20):  # in spans of 32 and 64 positions
@@ -464,13 +281,6 @@ def test_one_or_two_rows_of_a_plain_model_on_cuda_are_read_by_kernels_in_triton(
     assert cuda_graphs.kernel_step(model, KVCache(model.config, 1, device="cuda")) is None
 
 
-@pytest.mark.gpu
-def test_a_model_on_cuda_gets_the_graph_engine() -> None:
-    engine = resolve_engine(small_model().to("cuda", torch.bfloat16))
-    assert isinstance(engine, GraphEngine)
-    assert engine.description == "cuda:0, bfloat16, CUDA graphs"
-
-
 # The choice of an engine.
 
 
@@ -478,7 +288,7 @@ def test_a_model_on_cuda_gets_the_graph_engine() -> None:
 def test_decode_c_runs_float32_on_a_cpu_and_pytorch_every_other_dtype() -> None:
     assert isinstance(resolve_engine(small_model()), NativeEngine)
     for dtype in (torch.float64, torch.bfloat16):
-        assert isinstance(resolve_engine(small_model().to(dtype)), TorchEngine)
+        assert type(resolve_engine(small_model().to(dtype))) is Engine
 
 
 @needs_native
@@ -486,13 +296,13 @@ def test_auto_chooses_int8_for_large_models_that_decode_c_runs(monkeypatch: pyte
     assert "float32" in resolve_engine(small_model(), "auto").description
     monkeypatch.setattr(resolve, "_INT8_FROM", 1000)
     assert "int8" in resolve_engine(small_model(), "auto").description
-    assert isinstance(resolve_engine(small_model().to(torch.bfloat16), "auto"), TorchEngine)
+    assert type(resolve_engine(small_model().to(torch.bfloat16), "auto")) is Engine
 
 
 def test_pytorch_runs_every_model_if_decode_c_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "_library", lambda: "there is no compiler")
     engine = resolve_engine(small_model())
-    assert isinstance(engine, TorchEngine)
+    assert type(engine) is Engine
     assert engine.description == "cpu, float32, PyTorch"
     with pytest.raises(ConfigError) as caught:
         resolve_engine(small_model(), "int8")
@@ -509,7 +319,7 @@ def test_compiling_the_step_needs_cuda() -> None:
 @needs_native
 def test_int8_needs_the_tanh_form_of_gelu() -> None:
     model = random_model(activation_function="gelu")
-    assert isinstance(resolve_engine(model), TorchEngine)
+    assert type(resolve_engine(model)) is Engine
     with pytest.raises(ConfigError, match=r"the model has another activation function \(gelu\)$"):
         resolve_engine(model, "int8")
 
@@ -538,19 +348,11 @@ def test_pytorch_runs_a_model_that_computes_something_else(change: str, monkeypa
     else:
         model.__class__ = SubclassedGPT
     try:
-        assert isinstance(resolve_engine(model), TorchEngine)
+        assert type(resolve_engine(model)) is Engine
         with pytest.raises(ConfigError, match=r"decode\.c computes something else than the model's forward pass$"):
             resolve_engine(model, "int8")
     finally:
         resolve._modules_of_decode_c.cache_clear()
-
-
-@needs_native
-def test_comparing_decode_c_with_the_model_draws_no_random_numbers() -> None:
-    resolve._modules_of_decode_c.cache_clear()
-    model, before = small_model(), torch.get_rng_state()
-    resolve_engine(model)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 @needs_native
@@ -562,17 +364,3 @@ def test_int8_needs_float32_weights_on_a_cpu(device: str) -> None:
         "quantize ('int8') needs float32 weights on a CPU and the compiled decode step; the weights are bfloat16 on "
         + device
     )
-
-
-@every_engine
-def test_the_description_names_the_dtype_and_the_implementation(kind: str) -> None:
-    engine = build(kind, small_model(n_positions=12))
-    assert engine.n_positions == 12
-    assert engine.device == torch.device("cpu")
-    assert engine.length == 0
-    assert {
-        "torch": "float64, PyTorch",
-        "graph": "float64, CUDA graphs",
-        "native": "float32, compiled",
-        "int8": "int8, compiled",
-    }[kind] in (engine.description)

@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,6 @@ from builders import by_columns
 from torch import Tensor
 
 from minigpt.config import PRESETS, GPTConfig
-from minigpt.errors import ConfigError
 from minigpt.generation.engines import native, resolve
 from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.engines.resolve import resolve_engine
@@ -45,19 +44,6 @@ every_shape = pytest.mark.parametrize("config", SHAPES, ids=lambda config: f"{co
 
 SETS = compiled.instruction_sets(loaded) if (loaded := compiled.library()) else []
 every_set = pytest.mark.parametrize("instructions", SETS)
-
-
-@pytest.fixture
-def use() -> Iterator[Use]:
-    """Selects an instruction set until the end of the test."""
-    library = compiled.library()
-    assert library is not None
-
-    def choose(name: str) -> None:
-        assert compiled.use(library, name) == name
-
-    yield choose
-    compiled.use(library)
 
 
 def scaled_model(config: GPTConfig, seed: int = 0) -> GPT:
@@ -101,42 +87,6 @@ def assert_near(found: Tensor, expected: Tensor, tolerance: float) -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
-@pytest.mark.parametrize(
-    ("instructions", "is_amd", "longest"),
-    [
-        ("avx512-vnni", False, 128),
-        ("avx512-vnni", True, 200),
-        ("avx2", True, 200),
-        ("avx2", False, 32),
-        ("plain", True, 16),
-    ],
-)
-def test_pytorch_reads_the_prompts_that_it_reads_faster(
-    monkeypatch: pytest.MonkeyPatch, columns: bool, instructions: str, is_amd: bool, longest: int
-) -> None:
-    model = scaled_model(SHAPES[0].replace(n_positions=200))
-    engine = NativeEngine(by_columns(model) if columns else model)
-    steps: list[int] = []
-    read = engine.step
-
-    def step(rows: Tensor, n_logits: int) -> Tensor:
-        steps.append(len(rows))
-        return read(rows, n_logits)
-
-    library = SimpleNamespace(
-        minigpt_is_amd=lambda: is_amd, minigpt_selected=instructions.encode, minigpt_step=engine._library.minigpt_step
-    )
-    monkeypatch.setattr(engine, "_library", library)
-    monkeypatch.setattr(engine, "step", step)
-    if not columns:
-        longest = 8
-    for length in {longest, min(longest + 1, 200)}:
-        engine.start([some_ids(model.config, length)])
-    assert steps == [longest]
-
-
-@needs_native
 @every_set
 @every_shape
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
@@ -146,15 +96,6 @@ def test_float32_logits_are_those_of_pytorch(use: Use, instructions: str, config
     expected = exact(model, ids)
     found = logits(NativeEngine(by_columns(model) if columns else model), ids)
     assert_near(found, expected, 2e-6)
-
-
-@needs_native
-@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
-def test_a_prompt_may_be_longer_than_the_rows_that_are_computed_at_once(columns: bool) -> None:
-    model = scaled_model(GPTConfig(vocab_size=37, n_positions=600, n_embd=48, n_layer=2, n_head=3))
-    ids = some_ids(model.config)
-    expected = exact(model, ids)
-    assert_near(logits(NativeEngine(by_columns(model) if columns else model), ids), expected, 2e-6)
 
 
 @needs_native
@@ -232,17 +173,6 @@ def test_float32_weights_are_used_in_place() -> None:
     assert_near(after[0], exact(model, ids)[-1], 2e-6)
 
 
-@needs_native
-def test_weights_that_are_not_contiguous_are_copied() -> None:
-    model, ids = scaled_model(SHAPES[0]), some_ids(SHAPES[0], 5)
-    expected = exact(model, ids)
-    for parameter in model.parameters():
-        wide = torch.full((*parameter.shape[:-1], 2 * parameter.shape[-1]), math.nan)
-        wide[..., ::2] = parameter.data
-        parameter.data = wide[..., ::2]
-    assert_near(logits(NativeEngine(model), ids), expected, 2e-6)
-
-
 def logits_of_two_texts(model: GPT, quantization: str, ids: list[int]) -> Tensor:
     """The logits after a long and a short prompt, then after each of two more ids: (6, V)."""
     engine = NativeEngine(model, quantization)
@@ -262,16 +192,6 @@ def test_the_default_dtype_of_torch_has_no_effect(quantization: str, dtype: torc
     finally:
         torch.set_default_dtype(default)
     assert found.dtype == torch.float32
-    assert torch.equal(found, expected)
-
-
-@needs_native
-@pytest.mark.parametrize("quantization", ["none", "int8"])
-def test_the_default_device_of_torch_has_no_effect(quantization: str) -> None:
-    model, ids = scaled_model(SHAPES[0]), some_ids(SHAPES[0])
-    expected = logits_of_two_texts(model, quantization, ids)
-    with torch.device("meta"):
-        found = logits_of_two_texts(model, quantization, ids)
     assert torch.equal(found, expected)
 
 
@@ -395,16 +315,6 @@ def test_int8_logits_are_those_of_the_definition(use: Use, instructions: str, co
 
 @needs_native
 @every_set
-@every_shape
-def test_int8_logits_do_not_depend_on_the_weights_order(use: Use, instructions: str, config: GPTConfig) -> None:
-    use(instructions)
-    ids = some_ids(config, min(config.n_positions, 12))
-    rows = logits(NativeEngine(scaled_model(config), "int8"), ids)
-    assert torch.equal(rows, logits(NativeEngine(by_columns(scaled_model(config)), "int8"), ids))
-
-
-@needs_native
-@every_set
 def test_int8_handles_outputs_and_inputs_of_any_magnitude(use: Use, instructions: str) -> None:
     use(instructions)
     config = SHAPES[0]
@@ -506,16 +416,6 @@ def test_int8_hardly_changes_the_distribution_of_a_trained_model() -> None:
 
 
 @needs_native
-def test_an_instruction_set_that_the_processor_lacks_is_not_selected() -> None:
-    library = compiled.library()
-    assert library is not None
-    best = compiled.use(library)
-    assert compiled.use(library, "mmx") is None
-    assert best in SETS
-    assert NativeEngine(scaled_model(SHAPES[1])).description == f"cpu, float32, compiled for {best}"
-
-
-@needs_native
 @pytest.mark.parametrize(("chosen", "used"), [("plain", "plain"), ("", SETS[:1] and SETS[0])])
 def test_the_environment_chooses_the_instruction_set(
     use: Use, monkeypatch: pytest.MonkeyPatch, chosen: str, used: str
@@ -523,31 +423,6 @@ def test_the_environment_chooses_the_instruction_set(
     monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
     monkeypatch.setenv("MINIGPT_CPU_ISA", chosen)
     assert NativeEngine(scaled_model(SHAPES[1])).description == f"cpu, float32, compiled for {used}"
-
-
-@needs_native
-def test_only_decoding_uses_fewer_threads_beside_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, used = NativeEngine(scaled_model(SHAPES[1])), []
-
-    def step(*arguments: int) -> int:
-        used.append(arguments[-1])
-        return 0
-
-    monkeypatch.setattr(engine, "_library", SimpleNamespace(minigpt_step=step))
-    monkeypatch.setattr(engine, "_load", SimpleNamespace(thread_count=lambda most: most - 2))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
-    for count in (1, 31, 32, 300):
-        engine.step(torch.zeros(count, 3, dtype=torch.int64), 1)
-    assert used == [3, 3, 5, 5]
-
-
-@needs_native
-def test_a_wrong_instruction_set_in_the_environment_is_an_error(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
-    monkeypatch.setenv("MINIGPT_CPU_ISA", "sse9")
-    expected = f"MINIGPT_CPU_ISA is 'sse9'; on this processor it can be: {', '.join(SETS)}"
-    with pytest.raises(ConfigError, match=f"^{re.escape(expected)}$"):
-        resolve_engine(scaled_model(SHAPES[1]))
 
 
 @pytest.mark.parametrize("record", ["", "[1]", "no JSON", '{"error": ""}'])
@@ -560,28 +435,6 @@ def test_the_library_is_unavailable_without_a_compiled_file(
     assert compiled.library() is None
     assert compiled.uses_one_core() == ""
     assert compiled.why_unavailable() == "the C code is not compiled; install gcc or clang, then reinstall minigpt"
-
-
-def test_why_the_compiler_failed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "_native_build.json").write_text('{"error": "cc: no space left", "openmp_error": ""}')
-    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
-    monkeypatch.setattr(compiled, "_library", compiled._library.__wrapped__)
-    assert compiled.why_unavailable() == (
-        "the C compiler failed when minigpt was installed (cc: no space left); install gcc or clang, then reinstall"
-        " minigpt"
-    )
-
-
-@needs_native
-def test_a_library_without_openmp_says_that_it_uses_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_build_record", lambda: {"error": "", "openmp_error": ""})
-    engine = NativeEngine(scaled_model(SHAPES[1]))
-    assert not engine.description.endswith("on one core")
-    monkeypatch.setattr(
-        compiled, "_build_record", lambda: {"error": "", "openmp_error": "clang: 'omp.h' file not found"}
-    )
-    assert engine.description.endswith(" on one core")
-    assert compiled.uses_one_core() == "clang: 'omp.h' file not found"
 
 
 @needs_native

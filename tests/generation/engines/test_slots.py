@@ -1,9 +1,7 @@
 """Slot engines give each slot the same bits whatever the others read, and the logits of the model."""
 
-import gc
 import random
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,11 +10,10 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.engines.cuda_slots import CudaSlots
+from minigpt.generation.engines.cuda_graphs import CudaSlots
 from minigpt.generation.engines.native import NativeSlots
 from minigpt.generation.engines.resolve import resolve_slots
-from minigpt.generation.engines.slots import Chunk, SlotEngine
-from minigpt.generation.engines.torch_slots import TorchSlots
+from minigpt.generation.engines.slots import Chunk, Slots
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
 
@@ -24,19 +21,6 @@ needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code
 SETS = compiled.instruction_sets(loaded) if (loaded := compiled.library()) else []
 # Widths and vocabularies that fill no tile of the kernels.
 SHAPE = GPTConfig(vocab_size=101, n_positions=40, n_embd=66, n_layer=2, n_head=3)
-
-
-@pytest.fixture
-def use() -> Iterator[Callable[[str], None]]:
-    """Selects an instruction set until the end of the test."""
-    library = compiled.library()
-    assert library is not None
-
-    def choose(name: str) -> None:
-        assert compiled.use(library, name) == name
-
-    yield choose
-    compiled.use(library)
 
 
 def some_model(columns: bool = False) -> GPT:
@@ -53,7 +37,7 @@ def some_ids(count: int, seed: int) -> list[int]:
     return random.Random(seed).choices(range(SHAPE.vocab_size), k=count)
 
 
-def read_alone(engine: SlotEngine, slot: int, ids: list[int], size: int) -> Tensor:
+def read_alone(engine: Slots, slot: int, ids: list[int], size: int) -> Tensor:
     """The logits after every id of one slot, read `size` ids at a time."""
     parts = [ids[at : at + size] for at in range(0, len(ids), size)]
     return torch.cat([engine.read([Chunk(slot, at * size, part, len(part))])[0] for at, part in enumerate(parts)])
@@ -88,22 +72,13 @@ def test_the_bits_of_a_row_do_not_depend_on_how_it_is_divided(form: str, size: i
     assert torch.equal(read_alone(engine, 0, ids, 1), read_alone(engine, 1, ids, size))
 
 
-@needs_native
-def test_the_default_device_of_torch_has_no_effect() -> None:
-    model, ids = some_model(), some_ids(9, 1)
-    expected = read_alone(NativeSlots(model, 2), 0, ids, 4)
-    with torch.device("meta"):
-        found = read_alone(NativeSlots(model, 2), 0, ids, 4)
-    assert torch.equal(found, expected)
-
-
-def new_engines() -> list[SlotEngine]:
-    engines: list[SlotEngine] = [TorchSlots(some_model(), 3), CudaSlots(some_model(), 3)]
+def new_engines() -> list[Slots]:
+    engines: list[Slots] = [Slots(some_model(), 3), CudaSlots(some_model(), 3)]
     return [*engines, NativeSlots(some_model(), 3)] if compiled.library() is not None else engines
 
 
 @pytest.mark.parametrize("engine", new_engines(), ids=lambda engine: type(engine).__name__)
-def test_logits_are_those_of_the_model(engine: SlotEngine) -> None:
+def test_logits_are_those_of_the_model(engine: Slots) -> None:
     rows = [some_ids(length, length) for length in (9, 30, 17)]
     found: list[list[Tensor]] = [[] for _ in rows]
     read = [0, 0, 0]
@@ -122,7 +97,7 @@ def test_logits_are_those_of_the_model(engine: SlotEngine) -> None:
 
 
 @pytest.mark.parametrize("engine", new_engines(), ids=lambda engine: type(engine).__name__)
-def test_saved_keys_and_values_can_be_used_in_another_slot(engine: SlotEngine) -> None:
+def test_saved_keys_and_values_can_be_used_in_another_slot(engine: Slots) -> None:
     ids = some_ids(20, 3)
     (expected,) = engine.read([Chunk(0, 0, ids)])
     engine.read([Chunk(1, 0, some_ids(30, 4))])
@@ -131,12 +106,6 @@ def test_saved_keys_and_values_can_be_used_in_another_slot(engine: SlotEngine) -
     engine.load(1, 10, saved[:, :, :, 10:])
     (found,) = engine.read([Chunk(1, 19, ids[19:])])
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("engine", new_engines(), ids=lambda engine: type(engine).__name__)
-def test_a_chunk_beyond_the_context_is_refused(engine: SlotEngine) -> None:
-    with pytest.raises(ConfigError, match="context length"):
-        engine.read([Chunk(0, 38, [1, 2, 3])])
 
 
 def test_a_step_of_fixed_shape_does_not_touch_slots_that_read_nothing() -> None:
@@ -168,20 +137,8 @@ def test_a_recorded_step_gives_a_slot_the_same_bits_beside_others_and_the_logits
         )
 
 
-def test_a_step_of_fixed_shape_frees_its_cache_without_a_garbage_collection() -> None:
-    engine = CudaSlots(some_model(), 3)
-    read_alone(engine, 0, some_ids(3, 5), 1)
-    cache = weakref.ref(engine.cache)
-    gc.disable()
-    try:
-        del engine
-        assert cache() is None
-    finally:
-        gc.enable()
-
-
 def test_the_engine_fits_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "_library", lambda: "no compiler")
-    assert type(resolve_slots(some_model(), 2, "auto")) is TorchSlots
+    assert type(resolve_slots(some_model(), 2, "auto")) is Slots
     with pytest.raises(ConfigError, match="no compiler"):
         resolve_slots(some_model(), 2, "int8")

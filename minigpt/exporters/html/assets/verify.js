@@ -1,7 +1,10 @@
 "use strict";
 
-/* Run by node, not by the page: node verify.js PAGE.html, with { ids, texts, only, write } as JSON on
- * standard input. It writes a line of JSON, then the logits after each id in float32. */
+/* Run by node, not by the page: node verify.js PAGE.html, with JSON on standard input: `ids`, `texts` to tokenize,
+ * perhaps `only` one arithmetic (relaxed, simd or plain), and `write`, continuations with a `prompt` and `settings`,
+ * those of sampler.js and a `count`. It writes a line of JSON, then the logits after each id in float32. The line has
+ * the `arithmetic`, the `attention` weights of the last id (L * H * T), and for each text its `textIds` and what they
+ * `decoded` to. Of each continuation it has the ids `written`, and how many bytes of the prompt they spell again. */
 const fs = require("fs");
 const vm = require("vm");
 
@@ -24,7 +27,7 @@ const vm = require("vm");
   const logits = [model.read(asked.ids.slice(0, half), true)];
   for (const id of asked.ids.slice(half)) logits.push(model.read([id]).slice());
   const attention = [...model.attention(asked.ids.at(-1), asked.ids.length - 1)];
-  const answer = { arithmetic, attention, textIds: asked.texts.map((text) => tokenizer.encode(text)), decoded: [], written: [], healed: [] };
+  const answer = { arithmetic, attention, textIds: (asked.texts ?? []).map((text) => tokenizer.encode(text)), decoded: [], written: [], healed: [] };
   answer.decoded = answer.textIds.map((ids) => tokenizer.decode(ids));
   const writer = new engine.generation.Writer(model, tokenizer);
   for (const { prompt, settings } of asked.write ?? []) {
