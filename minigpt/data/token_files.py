@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.bounded_reading import read_regular
-from minigpt.data.folders import expand, is_file
+from minigpt.data.folders import is_file
 from minigpt.data.formats import HEAD_BYTES, looks_like_text
 from minigpt.data.joined import JoinedArrays
 from minigpt.data.source_files import reading
@@ -100,11 +100,11 @@ def find_token_files(sources: Sequence[str]) -> list[TokenFile]:
         raise DataError(f"{found[0]} has tokens and {others[0]} is a text; train on files of one kind")
     paths: dict[str, Path] = {}
     for source in found:
-        matches = [Path(source)] if os.path.exists(source) else list(expand(source))  # noqa: PTH110
+        matches = [source] if os.path.exists(source) else sorted(glob.glob(source, recursive=True))  # noqa: PTH110, PTH207
         if not matches:
             problem = "matches no file" if glob.has_magic(source) else "does not exist"
             raise MissingTextError(f"{source} {problem}; give files of tokens, or a text")
-        paths |= {os.path.realpath(path): path for path in matches}
+        paths |= {os.path.realpath(path): Path(path) for path in matches}
     return [open_token_file(path) for path in paths.values()]
 
 

@@ -9,6 +9,7 @@ import torch
 
 from minigpt import device
 from minigpt.config import TrainConfig
+from minigpt.data.corpus import Corpus
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError
 from minigpt.evaluation import baselines
