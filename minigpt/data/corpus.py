@@ -228,7 +228,7 @@ class Corpus:
             train_bytes=sum(each.train_bytes for each in texts),
             validation_bytes=int(first.tokenizer.token_lengths[validation].sum()),
             n_documents=sum(each.n_documents for each in texts),
-            held_out="documents of each text, by its weight" if len(validation) else "nothing",
+            held_out="of each text, by its weight" if len(validation) else "nothing",
             sources=tuple(name for each in texts for name in each.sources),
             skipped=tuple(name for each in texts for name in each.skipped),
             source_hash=cache_key(*(each.source_hash for each in texts)),
@@ -409,6 +409,8 @@ class Corpus:
         return any(speakers is not None and bool((speakers == UNLEARNED).any()) for speakers in parts)
 
     def _not_a_chat_log(self, role: str) -> ConfigError:
+        if self.weights:
+            return ConfigError(f"loss_on ({role}) needs a single text, not a mix; omit --mix, or give --loss-on all")
         which = self.sources[0] if len(self.sources) == 1 else f"{self.sources[0]} or another file"
         return ConfigError(
             f"loss_on ({role}) needs a text in which every document is a conversation, and {which} is not a chat log; "

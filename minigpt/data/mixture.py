@@ -20,6 +20,7 @@ from minigpt.errors import ConfigError
 from minigpt.seeds import mix_seed
 
 BLOCK = 10_000  # sequences in which each text has exactly its share
+_LEAST_HELD_OUT = 0.5  # of all held-out parts, however small one of them is
 
 
 def weighted(sources: Sequence[str]) -> list[tuple[str, float]]:
@@ -39,6 +40,7 @@ def weighted(sources: Sequence[str]) -> list[tuple[str, float]]:
         if not (math.isfinite(weight) and weight > 0):
             raise ConfigError(f"mix: the weight of {text} is {given!r}; it must be a number above 0, as in {text}=3")
         found.append((text, weight))
+    shares([weight for _, weight in found], [text for text, _ in found])
     return found
 
 
@@ -98,16 +100,25 @@ def _check_separate(texts: Sequence[Sequence[SourceFile] | Sequence[TokenFile]],
 
 
 def held_out(parts: Sequence[npt.NDArray[Any]], weights: Sequence[float], end_of_text: int) -> npt.NDArray[Any]:
-    """Whole documents from the start of each held-out part, as many as its weight allows: (N,) each -> (M,)."""
-    most = min(len(part) / weight for part, weight in zip(parts, weights, strict=True))
-    chosen = []
+    """The beginnings of the held-out parts, in proportion to the weights: (N,) each -> (M,).
+
+    A part that is much too short for its weight is taken as a whole, so that it does not make the others short. Each
+    beginning ends after a document if one ends in its second half, else with an end-of-text in place of its last token.
+    """
+    fitting = min((len(part) / weight for part, weight in zip(parts, weights, strict=True) if len(part)), default=0.0)
+    most = max(fitting, _LEAST_HELD_OUT * sum(map(len, parts)) / sum(weights))
+    chosen = [np.empty(0, parts[0].dtype)]
     for part, weight in zip(parts, weights, strict=True):
-        ends = np.flatnonzero(part[: math.ceil(most * weight)] == end_of_text) + 1
-        chosen.append(part[: ends[-1] if len(ends) else 0])
+        beginning = part[: math.ceil(most * weight)]
+        ends = np.flatnonzero(beginning == end_of_text) + 1
+        if len(ends) and ends[-1] > len(beginning) // 2:
+            chosen.append(beginning[: ends[-1]])
+        elif len(beginning):
+            chosen.append(np.append(beginning[:-1], beginning.dtype.type(end_of_text)))
     return np.concatenate(chosen)
 
 
-def shares(weights: Sequence[float]) -> tuple[int, ...]:
+def shares(weights: Sequence[float], names: Sequence[str] = ()) -> tuple[int, ...]:
     """How many sequences of each block come from each text: the largest-remainder method.
 
     Raises: ConfigError for a weight that is too small for one.
@@ -118,8 +129,9 @@ def shares(weights: Sequence[float]) -> tuple[int, ...]:
     for text in by_remainder[: BLOCK - sum(counts)]:
         counts[text] += 1
     if 0 in counts:
-        weight = weights[counts.index(0)]
-        raise ConfigError(f"mix ({weight:g}) is too small a weight: it must be at least 1/{BLOCK:,} of all together")
+        number = counts.index(0)
+        what = f"the weight of {names[number]} is {weights[number]:g}" if names else f"the weight {weights[number]:g}"
+        raise ConfigError(f"mix: {what}, which is too small; it must be at least 1/{BLOCK:,} of all weights together")
     return tuple(counts)
 
 

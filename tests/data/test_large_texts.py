@@ -151,8 +151,9 @@ def test_the_shares_are_those_of_the_weights(weights: list[float]) -> None:
 
 
 def test_a_weight_too_small_for_any_sequence_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"^mix \(1e-05\) is too small a weight: it must be at least 1/10,000 of all"):
-        shares([1, 0.00001])
+    expected = r"^mix: the weight of a.txt is 1e-05, which is too small; it must be at least 1/10,000 of all weights"
+    with pytest.raises(ConfigError, match=expected):
+        weighted(["web/=1", "a.txt=0.00001"])
 
 
 def test_the_texts_of_a_mixture_have_weights() -> None:
@@ -193,6 +194,26 @@ def test_the_validation_part_of_a_mixture_has_whole_documents_by_weight(mixed: C
     assert mixed.validation[-1] == BYTES.end_of_text
     assert 0.5 < upper / len(documents) < 0.9
     assert mixed.validation_bytes == len(documents)
+
+
+END = 99
+
+
+def held_out(parts: list[list[int]], weights: list[float]) -> list[int]:
+    return mixture.held_out([np.array(part, np.uint16) for part in parts], weights, END).tolist()
+
+
+def test_of_one_long_document_the_beginning_is_held_out() -> None:
+    long, other = [*[1] * 999, END], [*[2] * 499, END]
+    assert held_out([long, other], [1, 1]) == [*[1] * 499, END, *[2] * 499, END]
+    assert held_out([long, other], [1, 2]) == [*[1] * 249, END, *[2] * 499, END]
+
+
+def test_a_text_with_hardly_anything_held_out_leaves_the_others_theirs() -> None:
+    long = [*[1] * 9, END] * 100
+    assert held_out([long, []], [3, 1]) == long
+    assert held_out([long, [2, END]], [3, 1]) == [*long[:370], 2, END]  # of a half of all, three quarters
+    assert held_out([[], []], [3, 1]) == []
 
 
 def test_other_weights_use_the_same_tokens(mixed: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
