@@ -43,7 +43,7 @@ from minigpt.tokenizer.tokenizer import Tokenizer
 _PARTS: tuple[Part, ...] = get_args(Part)
 
 _COUNTED = 2**22  # tokens, to know how frequent each is
-_FEW_TOKENS = 2**28
+_FEW_TOKENS = 2**28  # of a text from which single tokens are counted; of a longer one, blocks
 _SPARE = 8  # tokens read after a window for BPE-dropout, which may give fewer tokens
 
 
@@ -243,7 +243,7 @@ class Corpus:
     def load(cls, path: str | Path) -> Self:
         """Opens the corpus that `build` wrote to this `path`.
 
-        The tokens are compared with their recorded hash, at about a gigabyte a second.
+        The tokens are compared with their recorded hash; of more than a gigabyte, 256 evenly spaced blocks are.
 
         Raises: DataError if there is none, or it is damaged.
         """

@@ -157,7 +157,7 @@ def windows(
         text = int(drawn[index])
         number = block * counts[text] + int(ranks[index])
         found.append(batches.window(texts[text], number, length, seed, lookahead))
-    return np.stack(found)
+    return np.array(found, np.int64).reshape(-1, length + lookahead)
 
 
 @lru_cache(maxsize=2)

@@ -136,7 +136,7 @@ def write_tokens(
     for name, id in tokenizer.special.items():
         lengths_in_text[id] = len(name.encode())
     lengths_in_text[tokenizer.end_of_text] = len(END_OF_TEXT)
-    n_chunks, written = _recorded(folder)
+    n_chunks, written = _recorded(folder, dtype.itemsize, has_speakers=has_speakers)
     for each in written.values():
         advance(each.text_bytes)
     trackers = {part: SpeakerTracker() for part in written}
@@ -157,8 +157,8 @@ def write_tokens(
         return _Encoded(tokens.astype(dtype), text_bytes, labels)
 
     def write(part: Part, encoding: Future[_Encoded]) -> None:
-        encoded = encoding.result()
         nonlocal n_chunks
+        encoded = encoding.result()
         files[part].write(encoded.tokens.data)
         if encoded.speakers is not None:
             speaker_files[part].write(encoded.speakers.data)
@@ -212,12 +212,17 @@ def _record(folder: Path, n_chunks: int, written: dict[Part, PartTokens]) -> Non
     temporary.replace(folder / WRITTEN)
 
 
-def _recorded(folder: Path) -> tuple[int, dict[Part, PartTokens]]:
-    """What `_record` noted last; nothing if the files of tokens are not there."""
+def _recorded(folder: Path, token_bytes: int, *, has_speakers: bool) -> tuple[int, dict[Part, PartTokens]]:
+    """What `_record` noted last; nothing if the files do not have all of it."""
     parts: tuple[Part, ...] = get_args(Part)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         record = read_json_value(folder / WRITTEN)
-        return int(record["chunks"]), {part: PartTokens(*map(int, record["parts"][part])) for part in parts}
+        written = {part: PartTokens(*map(int, record["parts"][part])) for part in parts}
+        sizes = {tokens_path(folder, part): each.tokens * token_bytes for part, each in written.items()}
+        if has_speakers:
+            sizes |= {speakers_path(folder, part): each.tokens for part, each in written.items()}
+        if all(path.stat().st_size >= size for path, size in sizes.items()):
+            return int(record["chunks"]), written
     return 0, {part: PartTokens() for part in parts}
 
 

@@ -72,6 +72,29 @@ def test_an_interrupted_preparation_continues_to_the_same_files(
     assert files_of(tmp_path / "stopped") == files_of(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("lost", ["train.bin", "validation.bin", "train.speakers.bin"])
+def test_a_preparation_whose_files_were_lost_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    monkeypatch.setattr(token_writer, "CHUNK_SIZE", 200)
+    monkeypatch.setattr(token_writer, "_RECORDED", 5)
+    text = tmp_path / "log.jsonl"
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello there"}]
+    text.write_text((json.dumps({"messages": messages}) + "\n") * 400)
+    Corpus.build(text, BYTES, cache=tmp_path / "whole")
+
+    def interrupt(done: int, _: int) -> None:
+        if done > 9000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Corpus.build(text, BYTES, cache=tmp_path / "stopped", progress=interrupt)
+    (partial,) = (tmp_path / "stopped" / "corpora").iterdir()
+    (partial / lost).write_bytes(b"")
+    Corpus.build(text, BYTES, cache=tmp_path / "stopped")
+    assert files_of(tmp_path / "stopped") == files_of(tmp_path / "whole")
+
+
 def test_a_killed_preparation_continues_to_the_same_files(tmp_path: Path) -> None:
     text = write_rows(tmp_path / "web.jsonl", 20_000, 40)
     program = (
@@ -176,6 +199,7 @@ def test_each_text_has_its_share_whatever_its_size(mixed: Corpus) -> None:
     assert upper[True] == 0.75 * BLOCK
     again = Corpus.load(mixed.path)
     assert again.fingerprint == mixed.fingerprint
+    assert again.batch(3, size, 8, 1, rows=range(5, 5))[0].shape == (0, 8)  # a process may have none
     rows = again.batch(3, size, 8, 1, rows=range(5, 9))[0]
     assert np.array_equal(rows, batches[3][5:9])
 
