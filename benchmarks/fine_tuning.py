@@ -98,12 +98,12 @@ def _minigpt(job: dict[str, Any], watch: Stopwatch | None = None) -> int:
     import torch
 
     from minigpt.config import GPTConfig, TrainConfig
+    from minigpt.lora.fine_tuning import apply_fine_tuning
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import load_checkpoint
-    from minigpt.training.distributed import World
-    from minigpt.training.fine_tuning import apply_fine_tuning
     from minigpt.training.memory import activation_bytes, state_bytes
     from minigpt.training.step import TrainStep
+    from minigpt.training.world import World
 
     tiny = GPTConfig(vocab_size=64, n_positions=8, n_embd=16, n_layer=2, n_head=2)
     settings = dict(MINIGPT[job["engine"]])

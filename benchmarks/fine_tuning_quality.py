@@ -71,7 +71,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 def held_out(job: dict[str, Any], folder: Path | str) -> float:
     """Bits per byte of the held-out text, by the model in a folder."""
     from minigpt import Corpus, evaluate
-    from minigpt.importers.open_model import load_model
+    from minigpt.pretrained.open_model import load_model
 
     opened = load_model(Path(folder), "cpu").checkpoint
     tokenizer = opened.tokenizer

@@ -5,7 +5,7 @@
 
 Without --real, each run is planned for a machine of that speed, as in scaling.py, and trained in as many steps, however
 long that takes; so other programs do not matter. With --real, each run is `minigpt train --minutes` on this machine,
-which must be quiet; then the steps are compared too. Give texts that are not in minigpt/planning/scaling.jsonl. Both
+which must be quiet; then the steps are compared too. Give texts that are not in minigpt/autoplan/scaling.jsonl. Both
 append to the file of --json and print a table of all its rows.
 """
 
@@ -23,9 +23,9 @@ from scaling import experiment, planned
 
 def expected_of(row: dict[str, Any]) -> list[float] | None:
     """The range that the plan prints for this experiment."""
+    from minigpt.autoplan.corpus_stats import CorpusStats
+    from minigpt.autoplan.expectation import expected_range
     from minigpt.config import GPTConfig
-    from minigpt.planning.corpus_stats import CorpusStats
-    from minigpt.planning.expectation import expected_range
 
     n_tokens = round(row["train_bytes"] / row["bytes_per_token"])
     stats = CorpusStats(n_tokens, row["train_bytes"], row["vocabulary"], row["entropy"])
@@ -47,7 +47,7 @@ def invented(path: Path, minutes: float, speed: float, seed: int) -> dict[str, A
 def real(path: Path, minutes: float, seed: int) -> dict[str, Any]:
     """A run of so many minutes on this machine."""
     import minigpt
-    from minigpt.jobs.events import Planned, SpeedChange, Started
+    from minigpt.runs.events import Planned, SpeedChange, Started
     from minigpt.training.events import Step
 
     began, changes, in_steps, step = time.perf_counter(), [], 0.0, None

@@ -61,8 +61,8 @@ def minigpt_engine(kind: str, folder: Path) -> Callable[[list[int], int], Any]:
 
     from minigpt.config import SamplingConfig
     from minigpt.generation.decoding import generate
-    from minigpt.generation.engines.engine import Engine
-    from minigpt.generation.engines.resolve import resolve_engine
+    from minigpt.generation.engine import Engine
+    from minigpt.generation.resolve_engine import resolve_engine
     from minigpt.storage.checkpoint import load_checkpoint
 
     model = load_checkpoint(folder / "model", "cpu", mapped=True).model
@@ -395,8 +395,8 @@ def measure_quality(model: Path, text: Path) -> str:
     """Compares the next-token distributions of float32 and int8 weights on the end of a text."""
     import torch
 
-    from minigpt.generation.engines.engine import Engine
-    from minigpt.generation.engines.resolve import resolve_engine
+    from minigpt.generation.engine import Engine
+    from minigpt.generation.resolve_engine import resolve_engine
     from minigpt.storage.checkpoint import load_checkpoint
 
     checkpoint = load_checkpoint(model, "cpu")

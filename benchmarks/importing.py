@@ -62,7 +62,7 @@ def measure_one(path: Path, warm: Path, way: str) -> dict[str, float]:
     """Runs one measurement: seconds, and the rise of peak memory in bytes."""
     import torch
 
-    from minigpt.importers.open_model import load_model
+    from minigpt.pretrained.open_model import load_model
 
     load_model(warm, "cpu")  # triggers late imports
     before, began, worked = peak(), time.perf_counter(), time.process_time()

@@ -47,9 +47,9 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     import own_loop
     import torch
 
+    from minigpt.distributed.process_group import init_world
     from minigpt.training.events import Step
     from minigpt.training.loop import train
-    from minigpt.training.process_group import init_world
 
     torch.set_num_threads(1)
     world, shape = init_world(), Shape(**job["shape"])

@@ -126,7 +126,7 @@ def measure_limits(job: dict[str, Any], sizes: Sizes) -> Iterator[dict[str, Any]
     """The throughput of a matrix product and the bandwidth of a read."""
     import torch
 
-    from minigpt.planning.throughput import peak
+    from minigpt.autoplan.throughput import peak
 
     device = torch.device(job["device"])
     # In a dry run, a CPU that only emulates bfloat16 would take most of the part's seconds.
@@ -236,8 +236,8 @@ def train_one(result: dict[str, Any], sizes: Sizes, data: Path, device: Any) -> 
     import own_loop
     import torch
 
+    from minigpt.autoplan.throughput import peak
     from minigpt.device import peak_memory, resolve_dtype
-    from minigpt.planning.throughput import peak
 
     shape = Shape(**vars(sizes.training) | {"batch": result["batch"]})
     notices: list[str] = []
@@ -268,9 +268,9 @@ def measure_decoding(job: dict[str, Any], sizes: Sizes) -> Iterator[dict[str, An
     import torch
 
     from minigpt import GPT
+    from minigpt.cuda.graphs import GraphEngine
     from minigpt.device import avoid_cudnn_attention
-    from minigpt.generation.engines.cuda_graphs import GraphEngine
-    from minigpt.generation.engines.engine import Engine
+    from minigpt.generation.engine import Engine
 
     device, config = torch.device(job["device"]), sizes.decoding[job["model"]].config
     avoid_cudnn_attention()

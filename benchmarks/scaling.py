@@ -3,10 +3,10 @@
     python benchmarks/scaling.py run --texts tinyshakespeare.txt moby_dick.txt --minutes 1 --speeds 0.5 1
     python benchmarks/scaling.py fit
 
-`run` plans a run for each text, time and speed, trains it, and appends the result to minigpt/planning/scaling.jsonl. It
+`run` plans a run for each text, time and speed, trains it, and appends the result to minigpt/autoplan/scaling.jsonl. It
 also repeats the experiments of the table whose texts are given and whose results were deleted from it. The budget is in
 steps, so that a result does not depend on the speed of the machine. `fit` computes the constants of
-`minigpt/planning/expectation.py` from that table and prints the error of every row.
+`minigpt/autoplan/expectation.py` from that table and prints the error of every row.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from minigpt.config import GPTConfig, TrainConfig
 
-TABLE = Path(__file__).parents[1] / "minigpt" / "planning" / "scaling.jsonl"
+TABLE = Path(__file__).parents[1] / "minigpt" / "autoplan" / "scaling.jsonl"
 SHAPES = {"nano": (4, 4, 128), "micro": (6, 6, 192), "milli": (6, 4, 256), "mini": (6, 6, 384)}
 
 SETTINGS = (
@@ -68,11 +68,11 @@ def seconds_per_step(speed: float, model: "GPTConfig", config: "TrainConfig") ->
 
 def planned(path: Path, minutes: float, speed: float, seed: int) -> dict[str, Any]:
     """The settings that minigpt plans for this text and time on a machine of this speed."""
-    from minigpt.jobs.reading import read_corpus
-    from minigpt.planning.corpus_stats import CorpusStats
-    from minigpt.planning.plan import plan_preset, plan_settings
-    from minigpt.planning.throughput import StepTimer
+    from minigpt.autoplan.corpus_stats import CorpusStats
+    from minigpt.autoplan.plan_settings import plan_preset, plan_settings
+    from minigpt.autoplan.throughput import StepTimer
     from minigpt.run_options import RunOptions
+    from minigpt.runs.reading import read_corpus
 
     options, measure = RunOptions.of({"minutes": minutes}), functools.partial(seconds_per_step, speed)
     reading = read_corpus((str(path),), None, options.reading, None)
@@ -112,7 +112,7 @@ def planned(path: Path, minutes: float, speed: float, seed: int) -> dict[str, An
 def experiment(setting: dict[str, Any]) -> dict[str, Any]:
     """Trains one setting; returns its row for the table."""
     import minigpt
-    from minigpt.planning.corpus_stats import CorpusStats
+    from minigpt.autoplan.corpus_stats import CorpusStats
 
     options = OPTIONAL | setting
     layers, heads, width = SHAPES[options["shape"]]
@@ -182,8 +182,8 @@ def fit_law(rows: list[dict[str, Any]]) -> None:
     """
     import numpy as np
 
+    from minigpt.autoplan.expectation import effective_bytes
     from minigpt.config import GPTConfig
-    from minigpt.planning.expectation import effective_bytes
 
     shapes = [GPTConfig(n_layer=row["layers"], n_embd=row["width"], n_head=1) for row in rows]
     inner = np.array([shape.n_inner_parameters / 1e6 for shape in shapes])

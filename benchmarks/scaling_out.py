@@ -40,9 +40,9 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     import torch._dynamo
 
     from minigpt.device import peak_memory
+    from minigpt.distributed.process_group import init_world
     from minigpt.training.events import Step
     from minigpt.training.loop import train
-    from minigpt.training.process_group import init_world
 
     world, shape = init_world(), Shape(**job["shape"])
     device = world.device(job["device"])
@@ -84,7 +84,7 @@ def exchange(world: Any, count: int, device: Any, synchronize: Any) -> float:
 
 def measure(job: dict[str, Any], processes: int) -> dict[str, Any]:
     """Runs one measurement with this number of processes; returns the figures of the main process."""
-    from minigpt.training.launchers import environment_of
+    from minigpt.distributed.launchers import environment_of
 
     folder, count = tempfile.TemporaryDirectory(), str(job["threads"])
     workers = [

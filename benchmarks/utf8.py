@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from measuring import add_options, describe, machine, median, print_progress, table, write_results
 
 if TYPE_CHECKING:
-    from minigpt.generation.engines.engine import Engine
+    from minigpt.generation.engine import Engine
     from minigpt.tokenizer.tokenizer import Tokenizer
 
 N_NEW = 100
@@ -27,7 +27,7 @@ def build(preset: str, quantization: str) -> "tuple[Engine, Tokenizer]":
     import torch
 
     from minigpt.config import PRESETS
-    from minigpt.generation.engines.resolve import resolve_engine
+    from minigpt.generation.resolve_engine import resolve_engine
     from minigpt.model.gpt import GPT
     from minigpt.tokenizer.tokenizer import Tokenizer
 

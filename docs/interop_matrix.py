@@ -23,8 +23,8 @@ from minigpt.exporters import runners
 from minigpt.exporters.export import export_model
 from minigpt.exporters.gguf import GGUF_DTYPES, write_gguf
 from minigpt.exporters.parity import Parity, Tokenize, compare, reference_of
-from minigpt.importers.gpt2 import import_gpt2
 from minigpt.model.gpt import GPT
+from minigpt.pretrained.gpt2 import import_gpt2
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 

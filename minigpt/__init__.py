@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from minigpt.generation.logits_processors import LogitsProcessor
     from minigpt.generation.sampling import Sampler
     from minigpt.generation.streaming import generate_text
-    from minigpt.importers.gpt2 import load_gpt2
     from minigpt.inspection.activations import inspect
-    from minigpt.jobs.events import Planned, SpeedChange, Started
-    from minigpt.jobs.fit import fit, plan
-    from minigpt.jobs.load import Model, load
-    from minigpt.jobs.plan import Plan
     from minigpt.model.gpt import GPT
     from minigpt.model.kv_cache import KVCache
+    from minigpt.pretrained.gpt2 import load_gpt2
+    from minigpt.runs.events import Planned, SpeedChange, Started
+    from minigpt.runs.fit import fit, plan
+    from minigpt.runs.load import Model, load
+    from minigpt.runs.plan import Plan
     from minigpt.storage.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
     from minigpt.tokenizer.tokenizer import Tokenizer
     from minigpt.training.clock import Control
@@ -58,12 +58,12 @@ _HOME = {
     "generation.logits_processors": "LogitsProcessor",
     "generation.sampling": "Sampler",
     "generation.streaming": "generate_text",
-    "importers.gpt2": "load_gpt2",
+    "pretrained.gpt2": "load_gpt2",
     "inspection.activations": "inspect",
-    "jobs.events": "Planned SpeedChange Started",
-    "jobs.fit": "fit plan",
-    "jobs.load": "Model load",
-    "jobs.plan": "Plan",
+    "runs.events": "Planned SpeedChange Started",
+    "runs.fit": "fit plan",
+    "runs.load": "Model load",
+    "runs.plan": "Plan",
     "model.gpt": "GPT",
     "model.kv_cache": "KVCache",
     "storage.checkpoint": "Checkpoint load_checkpoint save_checkpoint",

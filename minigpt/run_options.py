@@ -47,19 +47,12 @@ class RunOptions:
                 raise ConfigError(f"{name} ({quoted(given[name])}) must be {form}")
             if given.get(name) == "":
                 raise ConfigError(f"{name} ('') must be a name; omit it to have it chosen")
-        if {"batch_size", "batch_tokens"} <= given.keys():
-            raise ConfigError(
-                f"batch_size ({given['batch_size']}) cannot be combined with batch_tokens ({given['batch_tokens']}); "
-                "give one of the two"
-            )
+        TrainConfig.check_given(given)
         shape = {name: given[name] for name in _SHAPE_NAMES if name in given}
         for name, value in shape.items():
             GPTConfig.check(name, value)
         if {"n_embd", "n_head"} <= shape.keys():
             GPTConfig(**shape)
-        if (options_of_lora := sorted(_OF_LORA & given.keys())) and not given.get("lora"):
-            name = options_of_lora[0]
-            raise ConfigError(f"{name} ({given[name]}) needs --lora, the adapter that it is a setting of")
         fixed = [f"{name} ({value})" for name, value in shape.items() if name != "dropout"]
         fixed += [f"preset ({given['preset']})"] if "preset" in given else []
         if "from" in given and fixed:
@@ -91,7 +84,6 @@ class RunOptions:
         )
 
 
-_OF_LORA = {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_embedding", "base_dtype"}
 _SHAPE_NAMES = ("n_layer", "n_head", "n_embd", "dropout")
 _TRAINING, _READING = TrainConfig.__dataclass_fields__, ReadingConfig.__dataclass_fields__
 OPTION_NAMES = frozenset({"preset", "tokenizer", "from", *_SHAPE_NAMES, *_TRAINING, *_READING})

@@ -1,10 +1,11 @@
 """Declares, checks and copies groups of settings: frozen dataclasses with help texts and bounds."""
 
 import dataclasses
+import inspect
 import math
 import numbers
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
@@ -140,3 +141,27 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+    @classmethod
+    def of(cls, settings: "Settings") -> Self:
+        """The same settings, seen as those of this group, which is one of their bases."""
+        assert isinstance(settings, cls)
+        return settings
+
+
+def combined(name: str, doc: str, groups: Sequence[type[Settings]]) -> Any:
+    """A class that has the settings of several groups, in their order; the first is the base of the others.
+
+    Raises: ConfigError if two groups declare the same setting.
+    """
+    base, declared = set(groups[0].__dataclass_fields__), dict[str, type]()
+    for group in groups[1:]:
+        for name_of_setting in group.__dataclass_fields__.keys() - base:
+            other = declared.setdefault(name_of_setting, group)
+            if other is not group:
+                raise ConfigError(
+                    f"{other.__module__} and {group.__module__} both declare the setting {name_of_setting}; remove one "
+                    "of these packages"
+                )
+    attributes = {"__doc__": inspect.cleandoc(doc), "__module__": groups[0].__module__}
+    return dataclass(frozen=True, kw_only=True)(type(name, tuple(reversed(groups)), attributes))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from minigpt.planning import throughput
+from minigpt.autoplan import throughput
 from minigpt.reports import loss_curve
 
 SECONDS_PER_STEP, DRAW_LOSS_CURVE = throughput.seconds_per_step, loss_curve.draw_loss_curve

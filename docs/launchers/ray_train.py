@@ -10,8 +10,8 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
 import minigpt
+from minigpt.distributed.process_group import init_world
 from minigpt.storage.run import Run
-from minigpt.training.process_group import init_world
 
 
 def work(job: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import importlib
 import io
 import os
 import re
@@ -17,29 +16,26 @@ from typing import Annotated, Any, Final, NoReturn, TextIO, cast
 import typer
 from typer.core import TyperGroup
 
-from minigpt import __version__
+from minigpt import __version__, edges
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import ignore_interrupts, raise_on_interrupt, was_interrupted
 from minigpt.errors import ConfigError, MinigptError, reason_of
 from minigpt.tokenizer.display import one_line
 
-_COMMANDS = {  # name: module in minigpt.cli and function, in the order of --help
-    "train": "train.train",
-    "generate": "generate.generate",
-    "play": "play.play",
-    "chat": "chat.chat",
-    "serve": "serve.serve",
-    "load-gpt2": "load_gpt2.load_gpt2",
-    "merge": "merge.merge",
-    "export": "export.export",
-    "corpus": "corpus.corpus",
-    "evaluate": "evaluate.evaluate",
-    "inspect": "inspection.inspect",
-    "report": "report.report",
-    "info": "info.info",
-    "list": "list_models.list_models",
-    "rm": "remove.remove",
+_SPINE = {  # the commands that need no edge: their functions by name
+    "train": "minigpt.cli.train:train",
+    "generate": "minigpt.cli.generate:generate",
+    "load-gpt2": "minigpt.cli.load_gpt2:load_gpt2",
+    "evaluate": "minigpt.cli.evaluate:evaluate",
+    "info": "minigpt.cli.info:info",
+    "list": "minigpt.cli.list_models:list_models",
+    "rm": "minigpt.cli.remove:remove",
 }
+# In the order of --help; a command that is not named here comes last.
+_ORDER = (
+    "train", "generate", "play", "chat", "serve", "load-gpt2", "merge", "export", "corpus", "evaluate", "inspect",
+    "report", "info", "list", "rm",
+)  # fmt: skip
 _MARKUP: Final = "markdown"
 _THREADS = "OMP_NUM_THREADS"  # environment variable of OpenMP; it may list a number for each level of parallel regions
 _UsageError: Any = typer.BadParameter.__base__  # the error for an unknown option, a missing argument, …
@@ -54,9 +50,8 @@ class _LazyCommands(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if isinstance(command := self.data[name], str):
-            module, _, function = command.partition(".")
             single = typer.Typer(add_completion=False, rich_markup_mode=_MARKUP)
-            single.command(name)(getattr(importlib.import_module(f"minigpt.cli.{module}"), function))
+            single.command(name)(edges.load(command))
             self.data[name] = typer.main.get_command(single)
         return self.data[name]
 
@@ -66,7 +61,13 @@ class _Commands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = cast(Any, _LazyCommands(_COMMANDS))
+        self.commands = cast(Any, _LazyCommands(_commands()))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        for edge in edges.EDGES:
+            if args[0] in edge.commands and args[0] not in self.commands:
+                raise ConfigError(f"{args[0]} is not installed: the package {edge.package} is missing")
+        return super().resolve_command(ctx, args)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         for option in self.params:
@@ -103,6 +104,16 @@ class _Commands(TyperGroup):
                 note("minigpt: there is too little memory; raise the limit of this process (ulimit -v), or free some")
                 raise typer.Exit(1) from error
             raise
+
+
+def _commands() -> dict[str, str]:
+    """The functions of all commands by name, in the order of --help."""
+    found = edges.commands() | _SPINE
+    return {name: found[name] for name in sorted(found, key=lambda name: (*_place(name), name))}
+
+
+def _place(name: str) -> tuple[bool, int]:
+    return (False, _ORDER.index(name)) if name in _ORDER else (True, 0)
 
 
 def _stopped() -> typer.Exit:

@@ -19,8 +19,8 @@ from minigpt.config import ReadingConfig, TrainConfig
 from minigpt.errors import ConfigError, DataError, GenerationError, quoted
 
 if TYPE_CHECKING:
+    from minigpt.benchmarks.results import BenchmarkOptions
     from minigpt.cli.render.result_table import ResultTable
-    from minigpt.evaluation.benchmarks.results import BenchmarkOptions
     from minigpt.storage.checkpoint import Checkpoint
 
 
@@ -86,8 +86,8 @@ def evaluate(
     loss_on = given.pop("loss_on", None)
     reading = ReadingConfig(**given)
 
-    from minigpt.evaluation.benchmarks.results import BenchmarkOptions
-    from minigpt.evaluation.benchmarks.suite import BENCHMARKS, find_data
+    from minigpt.benchmarks.results import BenchmarkOptions
+    from minigpt.benchmarks.suite import BENCHMARKS, find_data
     from minigpt.evaluation.perplexity import resolve_protocol
 
     texts = texts or []
@@ -163,9 +163,9 @@ def _run_benchmarks(
     show: Callable[..., None],
 ) -> None:
     """Runs the benchmarks whose data these are; shows each result, and appends it to the records."""
+    from minigpt.benchmarks.suite import run_benchmark
     from minigpt.cli.render.console import console, progress_bar
     from minigpt.cli.render.evaluation import benchmark_record, benchmark_table
-    from minigpt.evaluation.benchmarks.suite import run_benchmark
 
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     for name, data in files.items():

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from minigpt.chat_logs.transcript import CHAT_TEMPLATE
 from minigpt.cli.models import (
     AdapterOption,
     CompileOption,
@@ -29,12 +30,11 @@ from minigpt.cli.prompts import READING, PromptFormat, note_unread_text, read_pr
 from minigpt.cli.render.continuations import Continuation, JsonOutput, Output, PlainOutput, collect
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig, SamplingConfig
-from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.units import count
 
 if TYPE_CHECKING:
-    from minigpt.generation.engines.engine import Engine
+    from minigpt.generation.engine import Engine
     from minigpt.tokenizer.tokenizer import Tokenizer
 
 _ALTERNATIVES = 5  # shown for each token if --alternatives is not given
@@ -143,7 +143,7 @@ def generate(
     )
     meter = None
     if memorization:
-        from minigpt.cli.memorization import open_meter  # takes a tenth of a second
+        from minigpt.memorization.command import open_meter  # takes a tenth of a second
 
         meter = open_meter(checkpoint, corpus or [], copied_words, reading)
     engine = open_engine(checkpoint.model, quantize, compiled=compiled)
@@ -167,7 +167,7 @@ def generate(
         output = meter
     elif explain or table:
         from minigpt.cli.render.console import console
-        from minigpt.cli.render.explained_output import ColoredOutput, TableOutput
+        from minigpt.inspection.explained_output import ColoredOutput, TableOutput
 
         output = (TableOutput if table else ColoredOutput)(console(stderr=False), tokenizer)
     if as_json or explain or table:

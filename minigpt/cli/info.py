@@ -52,8 +52,8 @@ def info(
     - `minigpt info letters --verify`
     """
     from minigpt.cli.render.console import console, facts, model_facts
-    from minigpt.importers.open_model import describe_model, find_model
-    from minigpt.storage.adapter import is_adapter
+    from minigpt.lora.adapter import is_adapter
+    from minigpt.pretrained.open_model import describe_model, find_model
     from minigpt.storage.checkpoint import TRAINING, WEIGHTS
     from minigpt.storage.names import ADAPTER_WEIGHTS
 
@@ -114,7 +114,7 @@ def _verified(path: Path) -> dict[str, int]:
 
 
 def _adapter(directory: Path) -> dict[str, Any]:
-    from minigpt.importers.peft import read_adapter
+    from minigpt.lora.peft import read_adapter
 
     adapter = read_adapter(directory)
     layers = adapter.layers.values()

@@ -42,7 +42,7 @@ def load_gpt2(
     - `minigpt load-gpt2 --from nanoGPT/out/ckpt.pt --name shakespeare`
     """
     from minigpt.cli.render.console import console, facts, model_facts
-    from minigpt.importers.gpt2 import import_gpt2
+    from minigpt.pretrained.gpt2 import import_gpt2
     from minigpt.storage.checkpoint import WEIGHTS
 
     out = console()

@@ -12,7 +12,7 @@ from minigpt.cli.render.terminal import note
 from minigpt.errors import ConfigError, MinigptError
 
 if TYPE_CHECKING:
-    from minigpt.generation.engines.engine import Engine
+    from minigpt.generation.engine import Engine
     from minigpt.generation.speculative import Drafter
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import Checkpoint
@@ -65,7 +65,7 @@ def open_model(
     weights stay memory-mapped, as in `from_huggingface`.
     """
     from minigpt.device import resolve_device, resolve_generation_dtype
-    from minigpt.importers.open_model import find_adapted, load_model
+    from minigpt.pretrained.open_model import find_adapted, load_model
     from minigpt.threads import respect_cpu_quota
 
     respect_cpu_quota()
@@ -88,9 +88,9 @@ def open_model(
 def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, compiled: bool) -> "Engine":
     """The engine for a model; prints a note if the compiled code is missing or uses one core."""
     from minigpt.device import avoid_cudnn_attention
-    from minigpt.generation.engines.native import NativeEngine
-    from minigpt.generation.engines.resolve import missing_compiled_code, resolve_engine
+    from minigpt.generation.resolve_engine import missing_compiled_code, resolve_engine
     from minigpt.native.compiled import uses_one_core
+    from minigpt.native.engine import NativeEngine
 
     if slow := missing_compiled_code(model):
         note(slow)
@@ -111,7 +111,7 @@ def open_drafter(
     draft: str | None, speculate: str, checkpoint: "Checkpoint", engine: "Engine", checkpoints: Path
 ) -> "Drafter | None":
     """The drafter for speculative decoding: the model named `draft`, or as `speculate` says."""
-    from minigpt.generation.engines.resolve import resolve_engine
+    from minigpt.generation.resolve_engine import resolve_engine
     from minigpt.generation.speculative import DraftModel, PromptLookup, default_drafter
 
     if draft is not None:

@@ -13,7 +13,7 @@ from minigpt.units import count
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from minigpt.evaluation.benchmarks.results import BenchmarkOptions
+    from minigpt.benchmarks.results import BenchmarkOptions
     from minigpt.evaluation.breakdown import Breakdown
     from minigpt.storage.checkpoint import Checkpoint
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.joined_world import joined_world, share_job, train_with_main, was_restarted
-from minigpt.cli.launch import check_count
 from minigpt.cli.options import CheckpointsOption, complete_from, names_of, run_option, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import exiting_on_stops, ignoring_sigusr1, signals_as_requests
 from minigpt.cli.train_end import discard_run, print_how_to_resume, print_next_steps, print_result
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
+from minigpt.distributed.joined_world import joined_world, share_job, train_with_main, was_restarted
+from minigpt.distributed.launch import check_count
 from minigpt.errors import CheckpointError, ConfigError, RunFinishedError, TrainingError
 from minigpt.reports import REPORT
 from minigpt.run_options import RunOptions
@@ -21,9 +21,9 @@ from minigpt.run_options import RunOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from minigpt.jobs.job import Job
-    from minigpt.jobs.request import Request
-    from minigpt.training.distributed import World
+    from minigpt.runs.job import Job
+    from minigpt.runs.request import Request
+    from minigpt.training.world import World
 
 _CHOSEN = (  # for the text or the machine, if they are not given
     "dropout", "token_noise", "bpe_dropout", "sampled_softmax", "spelling_features", "embedding_weight_decay",
@@ -98,8 +98,8 @@ def train(
     - `minigpt train corpus.txt --watch`
     - `minigpt train corpus.txt --resume`
     """
-    from minigpt.jobs.loggers import check_loggers  # fast, but --help does not need them
-    from minigpt.jobs.request import Request
+    from minigpt.loggers.loggers import check_loggers  # fast, but --help does not need them
+    from minigpt.runs.request import Request
 
     request = Request(  # before anything slow is imported
         sources=tuple(sources or ()),
@@ -123,7 +123,7 @@ def train(
             return
         from minigpt.cli.render.console import console
         from minigpt.cli.render.preparation import PreparationDisplay
-        from minigpt.jobs.start_run import prepare
+        from minigpt.runs.start_run import prepare
 
         if world.size == 1:
             stack.enter_context(exiting_on_stops())
@@ -155,7 +155,7 @@ def _prepare(request: "Request", *, alone: bool) -> None:
         raise ConfigError("--prepare cannot be combined with --plan and --resume; give one of the three")
     from minigpt.cli.render.console import console
     from minigpt.cli.render.preparation import PreparationDisplay
-    from minigpt.jobs.reading import read_corpus
+    from minigpt.runs.reading import read_corpus
     from minigpt.units import size
 
     options = request.options
@@ -180,9 +180,9 @@ def _plan(request: "Request", *, resume: bool) -> None:
         )
     processes = request.options.training.devices or 1
     check_count(processes, request.options.training.device)
+    from minigpt.autoplan.plan_run import plan_run
     from minigpt.cli.render.console import console
     from minigpt.cli.render.preparation import PreparationDisplay
-    from minigpt.jobs.plan_run import plan_run
     from minigpt.threads import respect_cpu_quota, sharing_cores
 
     respect_cpu_quota()
@@ -196,10 +196,10 @@ def _train(
 ) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     from minigpt.cli.render.training_display import TrainingDisplay
-    from minigpt.jobs.events import SpeedChange, Started, TeacherTrained
-    from minigpt.jobs.loggers import open_loggers
-    from minigpt.jobs.pages import keep_report, write_pages
-    from minigpt.jobs.train_job import train_job
+    from minigpt.loggers.loggers import open_loggers
+    from minigpt.reports.run_pages import keep_report, write_pages
+    from minigpt.runs.events import SpeedChange, Started, TeacherTrained
+    from minigpt.runs.train_job import train_job
     from minigpt.storage.run import Run
     from minigpt.training.clock import Control
     from minigpt.training.events import Finished

@@ -3,22 +3,22 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from minigpt.chat_logs.transcript import CHAT_TEMPLATE
 from minigpt.cli.options import command_line
 from minigpt.cli.render.terminal import note, write
-from minigpt.data.transcript import CHAT_TEMPLATE
 from minigpt.units import duration, shown_perplexity
 
 if TYPE_CHECKING:
     from minigpt.cli.render.training_display import TrainingDisplay
-    from minigpt.jobs.job import Job
+    from minigpt.runs.job import Job
     from minigpt.storage.run import Run
     from minigpt.training.events import Finished
 
 
 def print_next_steps(job: "Job", checkpoints: Path) -> None:
     """What would make the model better, and a command that tries it: a chat, or words of the training text."""
-    from minigpt.jobs.example_prompt import example_prompt
-    from minigpt.jobs.next_steps import next_steps
+    from minigpt.autoplan.next_steps import next_steps
+    from minigpt.runs.example_prompt import example_prompt
 
     for step in next_steps(job):
         note(step.text)
@@ -46,7 +46,7 @@ def print_how_to_resume(job: "Job", checkpoints: Path) -> None:
 
 def how_to_resume(run: "Run", checkpoints: Path, *options: str) -> tuple[str, str]:
     """What is saved of a run that ended early, and the command that continues from it with these options."""
-    from minigpt.jobs.resume import last_state, teacher_step, weights_without_state
+    from minigpt.runs.resume import last_state, teacher_step, weights_without_state
 
     directory, command = run.directory, ("--resume", "--name", run.directory.name)
     if (step := weights_without_state(run)) is not None:
@@ -75,8 +75,8 @@ def print_result(job: "Job", finished: "Finished", display: "TrainingDisplay", p
     """The table of the result: loss, speed, baselines, what the samples copy, and where the model is."""
     from minigpt.cli.render.baselines import result_text
     from minigpt.cli.render.console import console, facts
-    from minigpt.cli.render.memorization import samples_text
     from minigpt.evaluation.perplexity import perplexity
+    from minigpt.memorization.drawing import samples_text
 
     log = list(job.run.read_log())
     rows = {"steps": f"{finished.step:,} in {duration(finished.seconds)}", "speed": _speed(job, display, processes)}
@@ -110,9 +110,9 @@ def _saved(run: "Run") -> str:
 
 
 def _speed(job: "Job", display: "TrainingDisplay", processes: int) -> str:
+    from minigpt.autoplan.throughput import Peak, peak
     from minigpt.device import resolve_dtype
-    from minigpt.planning.throughput import Peak, peak
-    from minigpt.training.fine_tuning import flops_per_token
+    from minigpt.lora.fine_tuning import flops_per_token
 
     if not display.training_seconds:
         return "no step was taken"

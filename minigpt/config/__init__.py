@@ -1,9 +1,14 @@
 """The name, type, default, bounds and help text of every setting."""
 
+from typing import TYPE_CHECKING
+
 from minigpt.config.gpt_config import PRESETS, GPTConfig, preset_config
 from minigpt.config.reading_config import ReadingConfig
 from minigpt.config.sampling_config import SamplingConfig, parse_logit_bias
-from minigpt.config.train_config import TrainConfig, scored_text_of
+from minigpt.config.train_settings import TrainSettings, scored_text_of
+
+if TYPE_CHECKING:
+    from minigpt.config.train_config import TrainConfig
 
 __all__ = [
     "PRESETS",
@@ -11,7 +16,17 @@ __all__ = [
     "ReadingConfig",
     "SamplingConfig",
     "TrainConfig",
+    "TrainSettings",
     "parse_logit_bias",
     "preset_config",
     "scored_text_of",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Made when it is first used, since the settings of the edges, which it combines, import this package.
+    if name == "TrainConfig":
+        from minigpt.config import train_config
+
+        return train_config.TrainConfig
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from minigpt.autoplan.baselines import Baseline, ByteStream, all_baselines, model_baseline
+from minigpt.autoplan.even_sample import even_sample
+from minigpt.autoplan.ngrams import BOUNDARY
 from minigpt.corpus_report.characters import Characters
 from minigpt.corpus_report.duplicates import find_duplicates, find_examples
 from minigpt.corpus_report.issues import Issue, find_issues
@@ -14,9 +17,6 @@ from minigpt.corpus_report.report import Compression, Passage, Report
 from minigpt.data.sources import BLOCK_SIZE, Piece, Scan
 from minigpt.data.split import ValidationSplit
 from minigpt.errors import MissingPackageError
-from minigpt.evaluation.baselines import Baseline, ByteStream, all_baselines, model_baseline
-from minigpt.evaluation.even_sample import even_sample
-from minigpt.evaluation.ngrams import BOUNDARY
 from minigpt.model.gpt import GPT
 from minigpt.optional_packages import check_installed
 from minigpt.tokenizer.bpe_training import requested_vocab_size

@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from minigpt.chat_logs.transcript import unmarked
 from minigpt.data.encodings import MARK_BYTES
 from minigpt.data.records import JsonForm, json_form, json_values, read_parquet, read_record
 from minigpt.data.source_files import ByteStream, SourceFile, open_source
 from minigpt.data.sources import BLOCK_SIZE, Scan
-from minigpt.data.transcript import unmarked
 
 LINE_END = re.compile(r"\r\n?|\n")
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.corpus_report.units import Unit
-from minigpt.evaluation.memorization.words import UNIT, has_spaceless, split
+from minigpt.memorization.words import UNIT, has_spaceless, split
 
 SHINGLE = 5  # words, or characters of scripts without spaces
 MIN_SIMILARITY = 0.8  # Jaccard similarity of the shingles of two near-duplicates

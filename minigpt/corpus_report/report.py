@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from minigpt.autoplan.baselines import Baseline
 from minigpt.corpus_report.duplicates import DuplicateStats
 from minigpt.corpus_report.issue_kinds import TRAILING, UNDECODABLE
 from minigpt.corpus_report.issues import Issue
 from minigpt.corpus_report.locations import Location
 from minigpt.corpus_report.near_duplicates import NearDuplicateStats
 from minigpt.corpus_report.repeats import Overlap, Repeat
-from minigpt.evaluation.baselines import Baseline
 
 # Below these, a finding is not worth fixing.
 _MIN_OVERLAP_SHARE, _MIN_DUPLICATE_SHARE, _MIN_NEAR_DUPLICATE_SHARE = 0.01, 0.01, 0.02

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from minigpt.bounded_reading import read_json_value
-from minigpt.data import batches, mixture
+from minigpt.chat_logs.transcript import CHAT_TEMPLATE, ROLES, UNLEARNED, speaker_number
+from minigpt.data import batches
 from minigpt.data.batches import UNSCORED
 from minigpt.data.corpus_cache import (
     FORMAT,
@@ -30,15 +31,15 @@ from minigpt.data.corpus_cache import (
 from minigpt.data.joined import JoinedArrays
 from minigpt.data.sources import Scan, scan
 from minigpt.data.split import Part, ValidationSplit
-from minigpt.data.token_files import TokenArray, TokenFile, open_token_file, read_token_files
 from minigpt.data.token_writer import ByteProgress
-from minigpt.data.transcript import CHAT_TEMPLATE, ROLES, UNLEARNED, speaker_number
 from minigpt.errors import ConfigError, DataError
+from minigpt.large_corpora import mixture
+from minigpt.large_corpora.token_files import TokenArray, TokenFile, open_token_file, read_token_files
 from minigpt.seeds import mix_seed
-from minigpt.tokenizer.bpe_dropout import BPEDropout
 from minigpt.tokenizer.bpe_training import requested_vocab_size
-from minigpt.tokenizer.spelling import SpellingFeatures
 from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tricks.bpe_dropout import BPEDropout
+from minigpt.tricks.spelling import SpellingFeatures
 
 _PARTS: tuple[Part, ...] = get_args(Part)
 
@@ -53,7 +54,7 @@ class Corpus:
 
     `train` and `validation` are memory-mapped arrays of ids, (N,) each; `validation` may be empty. If every document is
     a conversation, `train_speakers` and `validation_speakers` are the numbers of the tokens' speakers, (N,) uint8 each
-    (see `minigpt.data.transcript.Speakers`). Two corpora have the same `fingerprint` exactly if they have the same
+    (see `minigpt.chat_logs.transcript.Speakers`). Two corpora have the same `fingerprint` exactly if they have the same
     arrays. Byte counts are those of the text in UTF-8, about those of files of tokens. `damaged_cache` is the folder
     whose tokens were damaged, so that the text was tokenized again; None otherwise. In a mixture, `weights` are those
     of the texts, whose training tokens are the arrays of `train`; else there are none.

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minigpt.bounded_reading import is_of_kernel, open_without_waiting
-from minigpt.data.documents.read import is_document, read_document
 from minigpt.data.encodings import encoding_name, is_utf8
 from minigpt.data.folders import expand, is_file, is_folder, walk
 from minigpt.data.formats import looks_like_text, unread_format
@@ -29,6 +28,7 @@ from minigpt.data.source_files import (
     own_encoding,
     reading,
 )
+from minigpt.documents.read import is_document, read_document
 from minigpt.errors import DataError, MinigptError, MissingPackageError, MissingTextError, UndecodableError, reason_of
 
 _BLOCK = 2**20  # bytes per read

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from minigpt.bounded_reading import MAX_LINE, bounded_lines, parse_json
-from minigpt.data.chat_log import (
+from minigpt.chat_logs.chat_log import (
     WEIGHT_KEYS,
     conversation_fields,
     is_content,
@@ -18,10 +18,10 @@ from minigpt.data.chat_log import (
     read_conversation,
     record_conversation,
 )
+from minigpt.chat_logs.transcript import transcript
 from minigpt.data.source_files import ByteStream, SourceFile, open_source, skip_bom, undecodable
-from minigpt.data.table import Column, read_columns, read_rows
-from minigpt.data.transcript import transcript
 from minigpt.errors import DataError
+from minigpt.large_corpora.table import Column, read_columns, read_rows
 from minigpt.tokenizer.vocabulary import replace_surrogates
 
 

@@ -13,7 +13,6 @@ from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
-from minigpt.data.documents.read import GZIP_MAGIC
 from minigpt.data.encodings import (
     Recoded,
     encoding_advice,
@@ -25,6 +24,7 @@ from minigpt.data.encodings import (
 from minigpt.data.formats import HEAD_BYTES, unread_format
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
 from minigpt.data.zstd import open_zstd
+from minigpt.documents.read import GZIP_MAGIC
 from minigpt.errors import DataError, reason_of
 
 _BLOCK = 2**20  # bytes per read

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.bounded_reading import read_json_value
+from minigpt.chat_logs.chat_log import CONVERSATION_KEYS, conversation_fields, is_pair
+from minigpt.chat_logs.transcript import count_unlearned, unmarked
 from minigpt.config import ReadingConfig
-from minigpt.data.chat_log import CONVERSATION_KEYS, conversation_fields, is_pair
 from minigpt.data.find_files import find_files, shown
 from minigpt.data.records import Record, json_form, json_values, read_parquet, read_records
 from minigpt.data.source_files import (
@@ -28,9 +29,8 @@ from minigpt.data.source_files import (
     skip_bom,
     undecodable,
 )
-from minigpt.data.table import read_columns
-from minigpt.data.transcript import count_unlearned, unmarked
 from minigpt.errors import DataError
+from minigpt.large_corpora.table import read_columns
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 BLOCK_SIZE = 2**20  # bytes per read

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.bounded_reading import read_json_value
+from minigpt.chat_logs.transcript import Speakers, SpeakerTracker, unmarked
 from minigpt.cores import available_cores
 from minigpt.data.split import Part
-from minigpt.data.transcript import Speakers, SpeakerTracker, unmarked
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT

@@ -9,12 +9,12 @@ from typing import Any
 
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus, corpus_fingerprint
-from minigpt.data.mixture import Texts, scan_texts, weighted
 from minigpt.data.sources import Scan
-from minigpt.data.token_files import has_tokens
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import CheckpointError, ConfigError, DataError
 from minigpt.importers.token_tokenizer import tokenizer_of
+from minigpt.large_corpora.mixture import Texts, scan_texts, weighted
+from minigpt.large_corpora.token_files import has_tokens
 from minigpt.storage.checkpoint import Checkpoint
 from minigpt.storage.run import read_record
 from minigpt.storage.run_record import TEXT, CorpusRecord, RunRecord

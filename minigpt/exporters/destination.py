@@ -6,12 +6,12 @@ from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters.ctranslate2 import CTRANSLATE2_DTYPES
 from minigpt.exporters.gguf import GGUF_DTYPES
 from minigpt.exporters.onnx import ONNX_MODEL, ONNX_WEIGHTS
-from minigpt.importers.open_model import is_checkpoint
-from minigpt.storage.adapter import is_adapter
+from minigpt.foreign_tokenizers.library_files import TOKENIZER_FILES
+from minigpt.lora.adapter import is_adapter
+from minigpt.pretrained.open_model import is_checkpoint
 from minigpt.storage.checkpoint import CONFIG, GENERATION_CONFIG, TRAINING
 from minigpt.storage.folder import wrap_write_errors
 from minigpt.storage.model_card import upload_command
-from minigpt.tokenizer.library_files import TOKENIZER_FILES
 
 # The dtypes of each target, its default first.
 TARGETS = {"gguf": GGUF_DTYPES, "onnx": ("f32",), "ctranslate2": CTRANSLATE2_DTYPES, "html": ("int8",)}

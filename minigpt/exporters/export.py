@@ -28,13 +28,15 @@ from minigpt.exporters.html.page import PageText, check_page, read_page, write_p
 from minigpt.exporters.modelfile import modelfile_path, write_modelfile
 from minigpt.exporters.onnx import write_onnx
 from minigpt.exporters.parity import TEXT, Parity, Run, Tokenize, compare, reference_of
-from minigpt.generation.engines.native import NativeEngine
-from minigpt.importers.open_model import is_checkpoint, load_model
-from minigpt.importers.peft import Adapter, find_base, merged, read_adapter
+from minigpt.foreign_tokenizers.ids_only import IdsOnly
+from minigpt.foreign_tokenizers.library_files import TOKENIZER_FILES
+from minigpt.lora.adapter import is_adapter
+from minigpt.lora.peft import Adapter, find_base, merged, read_adapter
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
+from minigpt.native.engine import NativeEngine
 from minigpt.optional_packages import optional_import
-from minigpt.storage.adapter import is_adapter
+from minigpt.pretrained.open_model import is_checkpoint, load_model
 from minigpt.storage.checkpoint import (
     CONFIG,
     GENERATION_CONFIG,
@@ -45,8 +47,6 @@ from minigpt.storage.checkpoint import (
 from minigpt.storage.files import atomic_folder, atomic_write
 from minigpt.storage.folder import wrap_write_errors
 from minigpt.tokenizer.files import is_ids_only
-from minigpt.tokenizer.ids_only import IdsOnly
-from minigpt.tokenizer.library_files import TOKENIZER_FILES
 
 _PACKAGES = {  # that write and read each target
     "gguf": ("gguf",),

@@ -21,7 +21,7 @@ from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
 from minigpt.importers.gguf import gguf_name
 from minigpt.importers.gguf_file import GgufFile
-from minigpt.importers.peft import Adapter, AdapterLayer
+from minigpt.lora.peft import Adapter, AdapterLayer
 from minigpt.model.gpt import GPT
 from minigpt.storage.huggingface import linear_layers
 from minigpt.storage.names import encodable, plain_source

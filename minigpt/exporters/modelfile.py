@@ -5,13 +5,13 @@ Source: https://github.com/ollama/ollama/blob/main/docs/modelfile.md
 
 from pathlib import Path
 
+from minigpt.chat_logs.transcript import CHAT_TEMPLATE, ROLES
 from minigpt.config import SamplingConfig
-from minigpt.data.transcript import CHAT_TEMPLATE, ROLES
 from minigpt.shell import join
 from minigpt.storage.files import atomic_write
 
 _SUFFIX = ".Modelfile"
-# What `minigpt.data.transcript.transcript` does, in Go's text/template, except that it cannot put a space before the
+# What `minigpt.chat_logs.transcript` does, in Go's text/template, except that it cannot put a space before the
 # further lines of a message. A generated reply begins with the space after "Assistant:", and ends with a newline if the
 # model wrote an end-of-text after it.
 _CONVERSATION = """

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from minigpt.foreign_tokenizers.ids_only import IdsOnly
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
-from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 # Letters, punctuation, digits, accents, and characters of two, three and four bytes.

@@ -6,7 +6,7 @@ import torch
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.engines.engine import Engine
+from minigpt.generation.engine import Engine
 from minigpt.generation.sampling import NO_TOKEN_LEFT, Sampler, check_finite
 
 

@@ -11,9 +11,9 @@ from minigpt.config import SamplingConfig
 from minigpt.device import to_device
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.constraint import TextState
-from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.resolve import resolve_engine
+from minigpt.generation.engine import Engine
 from minigpt.generation.logits_processors import LogitsProcessor
+from minigpt.generation.resolve_engine import resolve_engine
 from minigpt.generation.sampling import UNDECIDED, Sampler
 from minigpt.generation.speculative import Drafter, SpeedupMonitor
 from minigpt.model.gpt import GPT, eval_mode

@@ -7,9 +7,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.native import NativeEngine
+from minigpt.generation.engine import Engine
 from minigpt.generation.healing import common_length
+from minigpt.native.engine import NativeEngine
 
 _MAX_NGRAM = 4  # tokens at the end of the text that are looked up earlier in it
 _MAX_DRAFT = 7  # tokens

@@ -9,7 +9,7 @@ from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.beam_search import beam_search
 from minigpt.generation.decoding import Decoder, GeneratedToken, engine_of
-from minigpt.generation.engines.engine import Engine
+from minigpt.generation.engine import Engine
 from minigpt.generation.healing import Prompt, encode_prompt
 from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.sampling import Sampler

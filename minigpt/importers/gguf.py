@@ -16,7 +16,7 @@ import torch
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, TokenizerError
 from minigpt.importers.gguf_file import GgufFile
-from minigpt.importers.imported_model import (
+from minigpt.pretrained.imported_model import (
     ImportedModel,
     check_shape,
     check_vocabulary,

@@ -14,9 +14,9 @@ from torch import Tensor
 from minigpt.bounded_reading import read_regular
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, ConfigError
-from minigpt.importers.imported_model import ImportedModel, check_vocabulary, may_use_gpt2_vocabulary
 from minigpt.importers.plain_pickle import read_plain_pickle
 from minigpt.importers.torch_file import torch_tensors
+from minigpt.pretrained.imported_model import ImportedModel, check_vocabulary, may_use_gpt2_vocabulary
 from minigpt.storage.files import read_error
 from minigpt.storage.huggingface import HEAD, check_size, check_tied, plain_name
 from minigpt.storage.tensors import LazyTensor, TensorSource

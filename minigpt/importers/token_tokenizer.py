@@ -12,7 +12,7 @@ _GPT2 = ("gpt2", "openai-community/gpt2")  # on the hub
 
 
 class File(Protocol):
-    """What is read here of a `minigpt.data.token_files.TokenFile`."""
+    """What is read here of a `minigpt.large_corpora.token_files.TokenFile`."""
 
     @property
     def path(self) -> Path: ...

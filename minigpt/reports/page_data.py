@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minigpt.evaluation.baselines import recorded_baselines
-from minigpt.evaluation.memorization.words import LONG_RUN, Extent
+from minigpt.autoplan.baselines import recorded_baselines
+from minigpt.memorization.words import LONG_RUN, Extent
 from minigpt.reports.headline import headline
 from minigpt.reports.loss_curve import bits_per_nat, moving_average
 from minigpt.reports.record_tables import record_tables

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
-from minigpt.data.transcript import CHAT_TEMPLATE, Message, Role, stop_in_turn, transcript
+from minigpt.chat_logs.transcript import CHAT_TEMPLATE, Message, Role, stop_in_turn, transcript
 from minigpt.generation.healing import Prompt, encode_prompt
 from minigpt.server.api_error import invalid
 from minigpt.server.completion_options import completion_of

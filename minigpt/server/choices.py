@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minigpt.data.transcript import ReplyReader
+from minigpt.chat_logs.transcript import ReplyReader
 from minigpt.generation.decoding import GeneratedToken
 from minigpt.generation.streaming import Piece
 from minigpt.server.served_model import ServedModel

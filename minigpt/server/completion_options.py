@@ -7,10 +7,10 @@ from typing import Any
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
-from minigpt.generation.batching.requests import GenerationRequest, check_request
 from minigpt.generation.healing import Prompt
 from minigpt.generation.sampling import Sampler
 from minigpt.server.api_error import invalid
+from minigpt.server.batching.requests import GenerationRequest, check_request
 from minigpt.server.completions import Completion
 from minigpt.server.request_bodies import CompletionBody
 from minigpt.server.serve_config import ServeConfig

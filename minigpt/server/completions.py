@@ -8,10 +8,10 @@ from typing import Any
 
 from starlette.responses import Response
 
-from minigpt.generation.batching.requests import Event, GenerationRequest, ScoredPrompt
 from minigpt.generation.decoding import GeneratedToken
 from minigpt.generation.streaming import Piece
 from minigpt.server.answering import json_response, large_json_response
+from minigpt.server.batching.requests import Event, GenerationRequest, ScoredPrompt
 from minigpt.server.choices import Choice, Reply, TokenScores, best
 from minigpt.server.event_hub import EventHub
 from minigpt.server.request_bodies import CompletionBody

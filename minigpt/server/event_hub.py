@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from minigpt.errors import ConfigError, MinigptError
-from minigpt.generation.batching.requests import Event, Failed, GenerationRequest
-from minigpt.generation.batching.worker import Worker
 from minigpt.generation.streaming import Piece
 from minigpt.server.api_error import ApiError
+from minigpt.server.batching.requests import Event, Failed, GenerationRequest
+from minigpt.server.batching.worker import Worker
 from minigpt.server.metrics import Metrics
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import Models, ServedModel

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from minigpt.generation.batching.batch import Batch
 from minigpt.generation.healing import Prompt, encode_prompt
 from minigpt.model.gpt import GPT
 from minigpt.server.api_error import ApiError, invalid
+from minigpt.server.batching.batch import Batch
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 

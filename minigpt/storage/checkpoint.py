@@ -16,9 +16,10 @@ from torch import Tensor
 from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError, ConfigError
+from minigpt.foreign_tokenizers.library_files import TOKENIZER_FILES
+from minigpt.lora.adapter import BASE_SHA256, is_adapter, save_adapter, write_adapter_config
+from minigpt.lora.layers import lora_of
 from minigpt.model.gpt import GPT
-from minigpt.model.lora import lora_of
-from minigpt.storage.adapter import BASE_SHA256, is_adapter, save_adapter, write_adapter_config
 from minigpt.storage.files import atomic_folder, atomic_json, atomic_write, exists, modified, read_json
 from minigpt.storage.folder import Content
 from minigpt.storage.huggingface import (
@@ -35,7 +36,6 @@ from minigpt.storage.names import TRAINING as TRAINING
 from minigpt.storage.names import WEIGHTS as WEIGHTS
 from minigpt.storage.run_record import RunRecord
 from minigpt.storage.tensors import TensorFile, save_tensors, whole
-from minigpt.tokenizer.library_files import TOKENIZER_FILES
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 # The files of an adapter or another tokenizer, which minigpt or transformers would read instead of the new model's.

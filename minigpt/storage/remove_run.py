@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minigpt.errors import CheckpointError
+from minigpt.foreign_tokenizers.library_files import TOKENIZER_FILES
 from minigpt.storage.files import exists
 from minigpt.storage.folder import Folder, wrap_write_errors
 from minigpt.storage.model_card import CARD
@@ -21,7 +22,6 @@ from minigpt.storage.names import (
     WEIGHTS,
 )
 from minigpt.storage.run_lock import RunLock
-from minigpt.tokenizer.library_files import TOKENIZER_FILES
 
 _OWN = {  # what minigpt writes into the folder of a run
     *(

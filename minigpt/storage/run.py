@@ -23,9 +23,9 @@ from typing import Any
 from torch import Tensor
 
 from minigpt.errors import CheckpointError
+from minigpt.lora.adapter import is_adapter, read_trained_state
+from minigpt.lora.layers import lora_of
 from minigpt.model.gpt import GPT
-from minigpt.model.lora import lora_of
-from minigpt.storage.adapter import is_adapter, read_trained_state
 from minigpt.storage.checkpoint import (
     CONFIG,
     TRAINING,

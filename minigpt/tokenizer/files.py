@@ -8,7 +8,9 @@ from typing import Any
 
 from minigpt.bounded_reading import read_json_unicode, read_regular
 from minigpt.errors import TokenizerError
-from minigpt.tokenizer import library_files
+from minigpt.foreign_tokenizers import library_files
+from minigpt.foreign_tokenizers.ids_only import IdsOnly
+from minigpt.foreign_tokenizers.library import LibraryVocabulary
 from minigpt.tokenizer.config_files import (
     CONFIG,
     TokenizerConfig,
@@ -18,8 +20,6 @@ from minigpt.tokenizer.config_files import (
     write_json,
 )
 from minigpt.tokenizer.huggingface_json import AddedToken, ParsedTokenizer, parse_tokenizer_json, to_tokenizer_json
-from minigpt.tokenizer.ids_only import IdsOnly
-from minigpt.tokenizer.library import LibraryVocabulary
 from minigpt.tokenizer.vocabulary import (
     END_OF_TEXT,
     GPT2_BYTES,

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import tiktoken
 
 from minigpt.errors import TokenizerError
+from minigpt.foreign_tokenizers.library import LibraryCoder, LibraryVocabulary
 from minigpt.tokenizer import files
 from minigpt.tokenizer.bpe_training import requested_vocab_size, train_merges
 from minigpt.tokenizer.config_files import read_config
-from minigpt.tokenizer.library import LibraryCoder, LibraryVocabulary
 from minigpt.tokenizer.utf8 import Transitions, token_transitions
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, bytes_to_unicode, replace_surrogates
 

@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 
 from minigpt.errors import CheckpointError
-from minigpt.model.lora import load_trained_state, lora_of, trained_state
+from minigpt.lora.layers import load_trained_state, lora_of, trained_state
 from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.last_state import LastState
 from minigpt.storage.run import Run
 from minigpt.storage.tensors import in_file_order
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget
-from minigpt.training.distributed import World, distribute_like, to_local
 from minigpt.training.events import Notice, Saved
 from minigpt.training.progress import BestResult, Progress
 from minigpt.training.spike_detection import DivergedError
 from minigpt.training.state import TrainingState, progress_of
+from minigpt.training.world import World, distribute_like, to_local
 
 _NOTHING_YET = "nothing was saved yet"
 

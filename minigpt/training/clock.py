@@ -3,8 +3,8 @@
 import time
 from dataclasses import dataclass
 
-from minigpt.training.distributed import World
 from minigpt.training.progress import Progress
+from minigpt.training.world import World
 
 
 @dataclass

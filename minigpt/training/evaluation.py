@@ -11,20 +11,20 @@ from minigpt.config import SamplingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import GenerationError, TrainingError
 from minigpt.evaluation.perplexity import EvaluationResult, evaluate
-from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.resolve import resolve_engine
+from minigpt.generation.engine import Engine
+from minigpt.generation.resolve_engine import resolve_engine
 from minigpt.generation.streaming import generate_text
 from minigpt.inspection.activations import passage, surprisal
+from minigpt.memorization.monitor import MemorizationMonitor
 from minigpt.model.gpt import GPT
 from minigpt.training.budget import Budget
 from minigpt.training.checkpointing import Checkpointer
 from minigpt.training.clock import Clock
-from minigpt.training.distributed import World
 from minigpt.training.events import Evaluation, Event, Notice, Sample
-from minigpt.training.memorization import MemorizationMonitor
 from minigpt.training.memory import is_out_of_memory
 from minigpt.training.progress import Progress
 from minigpt.training.spike_detection import DivergedError, SpikeDetector
+from minigpt.training.world import World
 
 _SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
 MAX_FINAL_FRACTION = 0.1  # of a budget in minutes, for the last evaluation

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from minigpt.evaluation.memorization.index import Memorization, TrainingLocation
+from minigpt.memorization.index import Memorization, TrainingLocation
 
 EndReason = Literal["length", "early stop", "diverged"]
 

@@ -13,13 +13,13 @@ from collections.abc import Generator
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import ConfigError
+from minigpt.lora.fine_tuning import check_applied
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.training.clock import Control
-from minigpt.training.distributed import World
 from minigpt.training.events import Event, Notice
-from minigpt.training.fine_tuning import check_applied
 from minigpt.training.trainer import Trainer
+from minigpt.training.world import World
 
 
 def train(
@@ -52,7 +52,7 @@ def train(
     At the end, the best weights are evaluated on the whole validation text, if that takes at most a tenth of a budget
     in minutes; without `evaluates_whole_text`, on `eval_tokens`, as during the run.
 
-    For `lora` and `freeze`, `minigpt.training.fine_tuning.apply_fine_tuning(model, config)` prepares the model first.
+    For `lora` and `freeze`, `minigpt.lora.fine_tuning.apply_fine_tuning(model, config)` prepares the model first.
 
     Seeds torch's global generator, and allows TF32 on CUDA. On a CPU it makes glibc's allocator keep freed memory, in
     the whole process.

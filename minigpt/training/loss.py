@@ -13,8 +13,8 @@ from minigpt.device import product_dtype
 from minigpt.model.gpt import GPT
 from minigpt.model.logits import logits_buffer
 from minigpt.native import operations
-from minigpt.training.distributed import is_sharded_tensor
-from minigpt.training.sampled_softmax import StepVocabulary, correct_, select_rows
+from minigpt.training.world import is_sharded_tensor
+from minigpt.tricks.sampled_softmax import StepVocabulary, correct_, select_rows
 
 HEAD_ROWS = 1024  # tokens with logits in memory at one time
 CUDA_HEAD_ROWS = 4096  # the same on CUDA: every slice of rows adds to all of the head's gradient, which takes time

@@ -6,8 +6,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from minigpt.config import GPTConfig, TrainConfig
+from minigpt.lora.fine_tuning import adapter_parameters, trained_parameters, trains_embedding
 from minigpt.model.gpt import GPT
-from minigpt.training.fine_tuning import adapter_parameters, trained_parameters, trains_embedding
 from minigpt.training.loss import CUDA_HEAD_ROWS, HEAD_ROWS
 
 # The messages of torch on a CPU, on a CPU under Windows, on MPS (two), and of a GPU too full to start CUDA or cuBLAS or
@@ -49,7 +49,7 @@ def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, training:
     With the settings of `training`, only the weights that they train have gradients and optimizer state, and vectors of
     spelling features are counted.
 
-    With several `processes`, over which the model is sharded (minigpt.training.fsdp), the main one starts with all
+    With several `processes`, over which the model is sharded (minigpt.distributed.fsdp), the main one starts with all
     weights. In a step each has its shard of everything, and the embeddings and two blocks with their gradients
     unsharded.
     """

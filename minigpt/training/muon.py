@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minigpt.distributed.muon_processes import FasterWay, own_updates, rows_of_shards, sharded_updates, shared_updates
 from minigpt.native import weight_updates
-from minigpt.training.distributed import World, to_local
-from minigpt.training.muon_processes import FasterWay, own_updates, rows_of_shards, sharded_updates, shared_updates
+from minigpt.training.world import World, to_local
 
 # Each row is a polynomial a X + b X X^T X + c (X X^T)^2 X, three matrix products. Together they raise small singular
 # values 134-fold. Polynomials that raise them less learn more slowly.

@@ -6,10 +6,10 @@ import torch
 
 from minigpt.config import TrainConfig
 from minigpt.model.gpt import GPT
-from minigpt.tokenizer.spelling import SpellingFeatures
-from minigpt.training.distributed import World
 from minigpt.training.muon import Muon
-from minigpt.training.spelling_updates import SpellingAdamW
+from minigpt.training.world import World
+from minigpt.tricks.spelling import SpellingFeatures
+from minigpt.tricks.spelling_updates import SpellingAdamW
 
 
 def build_optimizers(

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from minigpt.errors import CheckpointError, quoted
-from minigpt.model.lora import load_trained_state, trained_state
+from minigpt.lora.layers import load_trained_state, trained_state
 from minigpt.storage.json_record import is_number
 from minigpt.storage.last_state import LastState
-from minigpt.training.distributed import distribute_like
 from minigpt.training.progress import Progress, SavedWith
-from minigpt.training.spelling_updates import FEATURE_STATES
 from minigpt.training.step import TrainStep
+from minigpt.training.world import distribute_like
+from minigpt.tricks.spelling_updates import FEATURE_STATES
 
 # What AdamW and Muon keep for a parameter, and nothing before the first step.
 _ADAM = {"step", "exp_avg", "exp_avg_sq"}

@@ -19,14 +19,14 @@ from minigpt.model.gpt import GPT
 from minigpt.native.accelerate import accelerate
 from minigpt.seeds import mix_seed
 from minigpt.threads import LoadMonitor, ThreadTrials, watch_load
-from minigpt.tokenizer.spelling import SpellingFeatures
-from minigpt.training.distributed import World, full_tensor, to_local
 from minigpt.training.loss import LossModel
 from minigpt.training.memory import checkpoint_blocks, is_out_of_memory
 from minigpt.training.optimizers import build_optimizers, set_learning_rate
-from minigpt.training.sampled_softmax import StepVocabulary, TokenSampler
-from minigpt.training.spelling_updates import SpellingAdamW
 from minigpt.training.spike_detection import DivergedError, SpikeDetector
+from minigpt.training.world import World, full_tensor, to_local
+from minigpt.tricks.sampled_softmax import StepVocabulary, TokenSampler
+from minigpt.tricks.spelling import SpellingFeatures
+from minigpt.tricks.spelling_updates import SpellingAdamW
 
 _SKIPS_OF_DIVERGENCE = 5  # skipped steps in a row that mean that training has diverged
 

@@ -9,20 +9,20 @@ from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.device import allow_tf32, resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
+from minigpt.memorization.monitor import MemorizationMonitor
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import Result
 from minigpt.training.budget import Budget, bpe_dropout, learning_rate, planned_steps
 from minigpt.training.checkpointing import Checkpointer
 from minigpt.training.clock import Clock, Control
-from minigpt.training.distributed import World
 from minigpt.training.evaluation import Evaluator, PeriodicEvaluation
 from minigpt.training.events import EndReason, Event, Finished, Notice, Step
-from minigpt.training.memorization import MemorizationMonitor
 from minigpt.training.progress import Progress
 from minigpt.training.spike_detection import DivergedError, RunDivergedError
 from minigpt.training.state import TrainingState
 from minigpt.training.step import StepResult, TrainStep
+from minigpt.training.world import World
 
 _MAX_ROLLBACKS = 3
 _UNSCORED_STEPS = 0.001  # of the steps: more are worth a notice

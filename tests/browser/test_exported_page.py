@@ -14,9 +14,9 @@ from firefox import Firefox, find_firefox
 
 from minigpt.config import SamplingConfig
 from minigpt.exporters.html.page import PageText, read_page, write_page
-from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.streaming import generate_pieces
 from minigpt.native import compiled
+from minigpt.native.engine import NativeEngine
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from builders import new_model, new_run
 
-from minigpt.jobs import pages
-from minigpt.jobs.pages import RunningReport
 from minigpt.reports import REPORT
+from minigpt.reports import run_pages as pages
+from minigpt.reports.run_pages import RunningReport
 from minigpt.reports.run_report import write_report
 from minigpt.storage.run import Run
 from minigpt.training.events import Notice, Step

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from builders import new_model
 
-from minigpt.cli import session as session_module
-from minigpt.cli.chat import ChatSession
-from minigpt.cli.session import OUT_OF_MEMORY
+from minigpt.chat_logs.transcript import CHAT_TEMPLATE, Message
 from minigpt.config import SamplingConfig
-from minigpt.data.transcript import CHAT_TEMPLATE, Message
 from minigpt.generation import streaming
 from minigpt.generation.decoding import GeneratedToken
-from minigpt.generation.engines.engine import Engine
+from minigpt.generation.engine import Engine
 from minigpt.generation.streaming import Piece
+from minigpt.interactive import session as session_module
+from minigpt.interactive.chat import ChatSession
+from minigpt.interactive.session import OUT_OF_MEMORY
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 

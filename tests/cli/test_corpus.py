@@ -13,11 +13,11 @@ import torch
 from builders import new_model
 
 from minigpt import optional_packages
+from minigpt.autoplan.baselines import recorded_baselines
 from minigpt.corpus_report import languages
-from minigpt.evaluation.baselines import recorded_baselines
+from minigpt.foreign_tokenizers.ids_only import IdsOnly
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.storage.run import Run as RunFolder
-from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 WORDS = ["whale", "ship", "sea", "captain", "harpoon", "deck", "storm", "sailor", "wind", "oil", "boat", "line"]

@@ -137,7 +137,7 @@ def test_the_benchmarks_before_an_interrupt_are_printed(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("minigpt.evaluation.benchmarks.cbt.read_questions", interrupted)
+    monkeypatch.setattr("minigpt.benchmarks.cbt.read_questions", interrupted)
     lambada.rename("lambada_test.jsonl")
     for kind in ("CN", "NE"):
         Path(f"cbtest_{kind}_valid_2000ex.txt").touch()

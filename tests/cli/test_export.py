@@ -17,10 +17,10 @@ import torch
 from builders import new_model
 
 from minigpt import shell
-from minigpt.cli import export
+from minigpt.chat_logs.transcript import CHAT_TEMPLATE
 from minigpt.cli.options import command_line
 from minigpt.config import GPTConfig
-from minigpt.data.transcript import CHAT_TEMPLATE
+from minigpt.exporters import command as export
 from minigpt.exporters import export as exporting
 from minigpt.exporters import runners
 from minigpt.importers.gguf import open_gguf

@@ -16,7 +16,7 @@ from builders import new_model
 
 from minigpt.cli.prompts import PromptFormat, read_prompts
 from minigpt.config import GPTConfig, ReadingConfig
-from minigpt.generation.engines import resolve
+from minigpt.generation import resolve_engine as resolve
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint, save_weights
@@ -103,7 +103,7 @@ def test_generate_imports_only_what_it_uses(run: Any) -> None:
     code = (
         "import sys, atexit\n"
         "unused = {'torch._dynamo', 'sympy', 'tokenizers', 'transformers', 'huggingface_hub', 'matplotlib'}\n"
-        "unused |= {'rich', 'minigpt.evaluation.memorization.index', 'minigpt.data.sources', 'minigpt.cli.train'}\n"
+        "unused |= {'rich', 'minigpt.memorization.index', 'minigpt.data.sources', 'minigpt.cli.train'}\n"
         "atexit.register(lambda: print('UNUSED', unused & set(sys.modules)))\n"
         "from minigpt.cli.app import main\n"
         "sys.argv = ['minigpt', 'generate', 'x', '--max-new-tokens', '1', '--device', 'cpu']\n"

@@ -11,8 +11,8 @@ import pytest
 import torch
 from builders import new_model
 
-from minigpt.cli.render.token_colors import percent
 from minigpt.inspection.activations import predict
+from minigpt.inspection.token_colors import percent
 from minigpt.optional_packages import install_command
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer

@@ -81,7 +81,11 @@ def test_an_interrupt_at_any_line_of_the_command_ends_it_without_a_traceback(tmp
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no kill")
 @pytest.mark.parametrize(
     ("module", "lost", "message"),
-    [("typer", "", ""), ("minigpt.cli.launch", "", "minigpt: stopped\n"), ("torch", "lost", "minigpt: stopped\n")],
+    [
+        ("typer", "", ""),
+        ("minigpt.distributed.launch", "", "minigpt: stopped\n"),
+        ("torch", "lost", "minigpt: stopped\n"),
+    ],
 )
 def test_an_interrupt_at_the_start_ends_with_130(tmp_path: Path, module: str, lost: str, message: str) -> None:
     text = tmp_path / "text.txt"

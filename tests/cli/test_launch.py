@@ -17,14 +17,14 @@ import typer
 from click.testing import Result
 from torch.distributed import FileStore
 
-from minigpt.cli.joined_world import joined_world
-from minigpt.cli.launch import LOST, _cause
 from minigpt.cores import available_cores
+from minigpt.distributed.joined_world import joined_world
+from minigpt.distributed.launch import LOST, _cause
+from minigpt.distributed.rendezvous import group_store
 from minigpt.errors import ConfigError, TrainingError
-from minigpt.jobs.request import Request
+from minigpt.runs.request import Request
 from minigpt.storage.run import Run
-from minigpt.training.distributed import World
-from minigpt.training.rendezvous import group_store
+from minigpt.training.world import World
 
 CHECKPOINTS = Path("checkpoints")
 LONG = ["train", "fox.txt", "--steps", "100000", "--patience", "0", "--sample-every", "0"]
@@ -129,7 +129,7 @@ def test_a_plan_is_measured_with_the_threads_that_a_process_will_have(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for module in ("minigpt.cores", "minigpt.threads"):
         monkeypatch.setattr(f"{module}.available_cores", lambda: cores)
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", seconds_per_step)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", seconds_per_step)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -173,7 +173,7 @@ def test_a_resumed_run_starts_its_processes_on_its_device(
     run: Callable[..., Result], begun_on_two: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGUSR1) if hasattr(signal, "SIGUSR1") else None
-    monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Started)
+    monkeypatch.setattr("minigpt.distributed.launch.subprocess.Popen", Started)
     monkeypatch.setattr(Started, "started", [], raising=False)
     assert run("train", "--resume").exit_code == 0
     assert [(each["env"]["RANK"], each["env"]["WORLD_SIZE"]) for each in Started.started] == [("0", "2"), ("1", "2")]
@@ -197,7 +197,7 @@ def test_a_process_that_cannot_be_started_ends_the_others(
         def kill(self, *_: object) -> None:
             killed.append(self)
 
-    monkeypatch.setattr("minigpt.cli.launch.subprocess.Popen", Second)
+    monkeypatch.setattr("minigpt.distributed.launch.subprocess.Popen", Second)
     monkeypatch.setattr("minigpt.cores.available_cores", lambda: 2)
     monkeypatch.setattr(Started, "started", [], raising=False)
     with pytest.raises(OSError, match="no more processes"):
@@ -215,7 +215,7 @@ def test_each_process_uses_the_device_of_the_resumed_run(
             taken.append(name)
             raise ConfigError("seen")
 
-    monkeypatch.setattr("minigpt.training.process_group.init_world", lambda: OneOfTwo())
+    monkeypatch.setattr("minigpt.distributed.process_group.init_world", lambda: OneOfTwo())
     monkeypatch.setenv("WORLD_SIZE", "2")
     for flags in ([], ["--device", "cuda"]):
         assert run("train", "--resume", *flags).stderr == "minigpt: seen\n"
@@ -282,8 +282,8 @@ def test_a_failing_process_exits_without_waiting_for_the_others(
 ) -> None:
     world, at_exit = Several(), []
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("minigpt.training.process_group.init_world", lambda: world)
-    monkeypatch.setattr("minigpt.cli.joined_world.atexit.register", lambda *call: at_exit.append(call))
+    monkeypatch.setattr("minigpt.distributed.process_group.init_world", lambda: world)
+    monkeypatch.setattr("minigpt.distributed.joined_world.atexit.register", lambda *call: at_exit.append(call))
     raised = None
     try:
         with joined_world(Request(), resume=False):

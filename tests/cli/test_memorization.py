@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minigpt.cli.memorization import MemorizationMeter
-from minigpt.cli.render.memorization import highlighted
 from minigpt.data.corpus import Corpus
-from minigpt.evaluation.memorization.index import MemorizationIndex
+from minigpt.memorization.command import MemorizationMeter
+from minigpt.memorization.drawing import highlighted
+from minigpt.memorization.index import MemorizationIndex
 from minigpt.storage.run_log import RunLog
 
 GREEDY = ["--temperature", "0", "--max-new-tokens", "12", "--device", "cpu"]

@@ -31,7 +31,7 @@ def test_info_shows_shape_size_and_training_record(run: Any, tiny: list[str]) ->
 
 
 @pytest.mark.parametrize(
-    "function", ["minigpt.importers.open_model.load_model", "minigpt.generation.engines.resolve.resolve_engine"]
+    "function", ["minigpt.pretrained.open_model.load_model", "minigpt.generation.resolve_engine.resolve_engine"]
 )
 @pytest.mark.parametrize("command", [("generate", "abc"), ("play",)], ids=["generate", "play"])
 def test_memory_that_runs_out_while_a_model_is_loaded_is_one_sentence(

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from builders import new_model
 
-from minigpt.cli import session as session_module
 from minigpt.cli import signals
-from minigpt.cli.play import Session
-from minigpt.cli.session import OUT_OF_MEMORY, typed_lines
 from minigpt.config import SamplingConfig
 from minigpt.errors import CheckpointError
 from minigpt.generation import streaming
-from minigpt.generation.engines.engine import Engine
+from minigpt.generation.engine import Engine
+from minigpt.interactive import session as session_module
+from minigpt.interactive.play import Session
+from minigpt.interactive.session import OUT_OF_MEMORY, typed_lines
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -151,7 +151,7 @@ def test_ctrl_c_in_a_command_or_at_the_end_of_a_turn_does_not_end_the_session(
             signals._raise(2, None)
 
     monkeypatch.setattr(session_module, "write", write)
-    monkeypatch.setattr("minigpt.cli.session.write", write)
+    monkeypatch.setattr("minigpt.interactive.session.write", write)
     session.run(iter(["Once", "/show", "more"]))
     assert [typed for typed, _ in session.turns] == ["Once", "\nmore"]
     assert capsys.readouterr().err.splitlines().count(" [stopped]") == 3

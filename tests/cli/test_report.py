@@ -26,7 +26,7 @@ def test_a_page_that_cannot_be_written_does_not_fail_the_run(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("no luck")
 
-    monkeypatch.setattr("minigpt.jobs.pages.write_report", fail)
+    monkeypatch.setattr("minigpt.reports.run_pages.write_report", fail)
     result = run("train", "fox.txt", *tiny)
     assert result.exit_code == 0
     assert "no report was written: ZeroDivisionError: no luck" in result.stderr

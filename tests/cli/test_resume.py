@@ -16,7 +16,7 @@ from minigpt.cli.render.training_display import TrainingDisplay
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run as RunFolder
-from minigpt.training.distributed import World
+from minigpt.training.world import World
 
 FOX = Path("checkpoints/fox")
 
@@ -215,7 +215,7 @@ def test_more_processes_than_sequences_in_a_batch_are_refused_and_the_run_stays_
             raise ConfigError("seen too late")
 
     stood = everything()
-    monkeypatch.setattr("minigpt.training.process_group.init_world", lambda: Five())
+    monkeypatch.setattr("minigpt.distributed.process_group.init_world", lambda: Five())
     monkeypatch.setenv("WORLD_SIZE", "5")
     result = run("train", "--resume", "--steps", "9")
     assert result.exit_code == 1

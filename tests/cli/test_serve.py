@@ -23,14 +23,14 @@ from typer.testing import CliRunner
 
 from minigpt import shell
 from minigpt.cli.app import app
-from minigpt.cli.serve import _example, _load, _within_memory
 from minigpt.errors import ConfigError, DeviceError
+from minigpt.foreign_tokenizers.ids_only import IdsOnly
 from minigpt.optional_packages import EXTRAS
+from minigpt.server.command import _example, _load, _within_memory
 from minigpt.server.http_server import bind, run
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import Models, ServedModel
 from minigpt.storage.checkpoint import save_checkpoint
-from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
@@ -132,14 +132,14 @@ def test_the_example_request_for_a_model_without_a_tokenizer_has_ids() -> None:
 
 _LOADS_FOREVER = """
 import sys, threading
-import minigpt.cli.serve
+import minigpt.server.command
 from minigpt.cli import app
 
 def load(*_):
     print("loading", file=sys.stderr, flush=True)
     threading.Event().wait()
 
-minigpt.cli.serve._load = load
+minigpt.server.command._load = load
 app.main()
 """
 
@@ -180,7 +180,7 @@ def test_a_missing_package_is_one_sentence_that_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(EXTRAS, "not_installed", "serve")
-    monkeypatch.setattr("minigpt.cli.serve._PACKAGES", ("not_installed",))
+    monkeypatch.setattr("minigpt.server.command._PACKAGES", ("not_installed",))
     assert "needs not_installed" in refusal("--checkpoints", str(saved(tmp_path, "fox")))
 
 

@@ -17,7 +17,7 @@ import pytest
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError
-from minigpt.jobs import reading
+from minigpt.runs import reading
 from minigpt.storage.run import Run as RunFolder
 from minigpt.storage.run_record import CorpusRecord
 
@@ -52,7 +52,7 @@ def test_the_dtype_on_a_cpu_is_measured_printed_and_recorded_unless_it_is_given(
         return 0.1 if config.dtype == "bfloat16" else 0.2
 
     monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: natively)
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", seconds_per_step)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", seconds_per_step)
     at = tiny.index("--dtype")
     command = ["train", "fox.txt", *tiny[:at], *tiny[at + 2 :], *flags]
     result = run(*command)
@@ -174,7 +174,7 @@ def test_a_run_whose_name_was_taken_during_preparation_gets_the_next_name(
         (here / "checkpoints/fox/training.json").write_text("theirs")
         return reading.corpus_record(corpus)
 
-    monkeypatch.setattr("minigpt.jobs.start_run.corpus_record", corpus_record)
+    monkeypatch.setattr("minigpt.runs.start_run.corpus_record", corpus_record)
     result = run("train", "fox.txt", *tiny)
     assert result.exit_code == 0, result.stderr
     assert "another run has just created checkpoints/fox, so this run is fox-2" in result.stderr

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
+from minigpt.autoplan import throughput
+from minigpt.autoplan.throughput import Peak
 from minigpt.cli.train_end import _speed
 from minigpt.config import PRESETS, TrainConfig
-from minigpt.planning import throughput
-from minigpt.planning.throughput import Peak
 
 
 @pytest.mark.parametrize(

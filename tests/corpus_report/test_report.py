@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from minigpt.cli.render.corpus_report import report_parts
 from minigpt.corpus_report import build_report as build_report_module
 from minigpt.corpus_report import duplicates as duplicates_module
 from minigpt.corpus_report.build_report import build_report
+from minigpt.corpus_report.drawing import report_parts
 from minigpt.corpus_report.locations import Location
 from minigpt.corpus_report.report import Report
 from minigpt.data.sources import scan

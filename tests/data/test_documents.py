@@ -12,11 +12,10 @@ from docx.oxml.ns import nsdecls
 
 from minigpt import optional_packages
 from minigpt.corpus_report.issues import find_issues
-from minigpt.data import limited_reading
-from minigpt.data.documents import html, limits, read
-from minigpt.data.documents import pdf as pdf_module
-from minigpt.data.documents.read import read_document
 from minigpt.data.sources import scan
+from minigpt.documents import html, limited_reading, limits, read
+from minigpt.documents import pdf as pdf_module
+from minigpt.documents.read import read_document
 from minigpt.errors import DataError, MissingPackageError
 
 HTML = """<!DOCTYPE html><html><head><title>No</title><style>p {}</style></head><body>

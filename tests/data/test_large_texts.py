@@ -17,12 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minigpt.config import ReadingConfig
-from minigpt.data import mixture, sources, token_writer
+from minigpt.data import sources, token_writer
 from minigpt.data.corpus import Corpus
 from minigpt.data.joined import JoinedArrays
-from minigpt.data.mixture import BLOCK, scan_texts, shares, weighted
 from minigpt.data.sources import scan
 from minigpt.errors import ConfigError, DataError
+from minigpt.large_corpora import mixture
+from minigpt.large_corpora.mixture import BLOCK, scan_texts, shares, weighted
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven"]

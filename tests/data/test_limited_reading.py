@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from minigpt.data import limited_reading
-from minigpt.data.limited_reading import RefusedError, read_limited
+from minigpt.documents import limited_reading
+from minigpt.documents.limited_reading import RefusedError, read_limited
 
 UNIX_ONLY = pytest.mark.skipif(sys.platform == "win32", reason="Windows limits neither")
 
@@ -106,7 +106,7 @@ def test_a_process_whose_results_nobody_wants_ends() -> None:
 @UNIX_ONLY
 def test_ctrl_c_ends_both_processes_and_the_child_says_nothing() -> None:
     program = (
-        "import itertools\nfrom minigpt.data.limited_reading import read_limited\n"
+        "import itertools\nfrom minigpt.documents.limited_reading import read_limited\n"
         "for number in read_limited(itertools.count, packages=(), seconds=9, memory=1 << 30, advice=''):\n"
         "    if number == 5: print('begun', flush=True)\n"
     )
@@ -128,7 +128,7 @@ def test_ctrl_c_ends_both_processes_and_the_child_says_nothing() -> None:
 @UNIX_ONLY
 def test_a_child_ends_with_a_process_that_is_killed() -> None:
     program = (
-        "import os\nfrom minigpt.data.limited_reading import read_limited\n"
+        "import os\nfrom minigpt.documents.limited_reading import read_limited\n"
         "print(list(read_limited(iter, [7], packages=(), seconds=9, memory=1 << 30, advice='')), flush=True)\n"
         "import time; time.sleep(100)\n"
     )

@@ -10,7 +10,7 @@ import pytest
 from minigpt.data.find_files import find_files
 from minigpt.data.source_files import UTF8, absolute_path
 from minigpt.errors import DataError
-from minigpt.jobs.request import Request
+from minigpt.runs.request import Request
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links need permission on Windows")
 

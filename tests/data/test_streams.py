@@ -16,7 +16,7 @@ from minigpt.corpus_report.issues import find_issues
 from minigpt.corpus_report.locations import blocks
 from minigpt.data.sources import scan
 from minigpt.errors import DataError, MissingPackageError
-from minigpt.jobs.request import Request
+from minigpt.runs.request import Request
 
 ROWS = [{"text": f"document {number} " * 3, "id": number} for number in range(700)]
 TEXTS = [row["text"] for row in ROWS]

@@ -9,12 +9,12 @@ import pytest
 from token_writers import write_datatrove, write_llmc, write_meta, write_nanogpt
 
 from minigpt.config import ReadingConfig
-from minigpt.data import token_files
 from minigpt.data.corpus import Corpus
-from minigpt.data.mixture import scan_texts
-from minigpt.data.token_files import find_token_files
 from minigpt.errors import ConfigError, DataError, MinigptError, MissingTextError
 from minigpt.importers.token_tokenizer import tokenizer_of
+from minigpt.large_corpora import token_files
+from minigpt.large_corpora.mixture import scan_texts
+from minigpt.large_corpora.token_files import find_token_files
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 GPT2 = Tokenizer.named("gpt2")

@@ -12,11 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from minigpt.data import token_writer
-from minigpt.data.corpus import Corpus
-from minigpt.data.sources import scan
-from minigpt.data.split import ValidationSplit
-from minigpt.data.transcript import (
+from minigpt.chat_logs.transcript import (
     CHAT_TEMPLATE,
     ROLES,
     UNLEARNED,
@@ -28,6 +24,10 @@ from minigpt.data.transcript import (
     transcript,
     unmarked,
 )
+from minigpt.data import token_writer
+from minigpt.data.corpus import Corpus
+from minigpt.data.sources import scan
+from minigpt.data.split import ValidationSplit
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
 

@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 from builders import bytes_ending_in, new_model
 
-from minigpt.corpus_report.build_report import build_report
-from minigpt.data.corpus import Corpus
-from minigpt.data.sources import scan
-from minigpt.evaluation import baselines
-from minigpt.evaluation.baselines import (
+from minigpt.autoplan import baselines
+from minigpt.autoplan.baselines import (
     Baseline,
     all_baselines,
     beaten_since,
@@ -20,7 +17,10 @@ from minigpt.evaluation.baselines import (
     copied_share,
     model_baseline,
 )
-from minigpt.evaluation.ngrams import BOUNDARY, ByteNgramModel
+from minigpt.autoplan.ngrams import BOUNDARY, ByteNgramModel
+from minigpt.corpus_report.build_report import build_report
+from minigpt.data.corpus import Corpus
+from minigpt.data.sources import scan
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 END = bytes([BOUNDARY])

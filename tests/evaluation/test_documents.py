@@ -6,7 +6,7 @@ from pathlib import Path
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
 from minigpt.evaluation.documents import Origin, document_origins
-from minigpt.evaluation.memorization.index import MemorizationIndex
+from minigpt.memorization.index import MemorizationIndex
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 

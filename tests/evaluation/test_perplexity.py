@@ -10,9 +10,9 @@ from builders import new_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minigpt.benchmarks.loglikelihood import score_continuations
 from minigpt.errors import ConfigError, DataError
 from minigpt.evaluation import perplexity
-from minigpt.evaluation.benchmarks.loglikelihood import score_continuations
 from minigpt.evaluation.breakdown import break_down
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.inspection.activations import predict

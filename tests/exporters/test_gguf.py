@@ -10,7 +10,7 @@ from builders import random_model, tokenizer_with_roles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.data.transcript import CHAT_TEMPLATE
+from minigpt.chat_logs.transcript import CHAT_TEMPLATE
 from minigpt.exporters import runners
 from minigpt.exporters.gguf import GGUF_DTYPES, write_gguf
 from minigpt.exporters.parity import compare, reference_of

@@ -22,11 +22,11 @@ from minigpt.exporters.export import export_model
 from minigpt.exporters.html import build_wasm
 from minigpt.exporters.html.page import PageText, check_page, read_page, write_page
 from minigpt.generation.decoding import Decoder
-from minigpt.generation.engines.native import NativeEngine
 from minigpt.generation.healing import encode_prompt
 from minigpt.generation.sampling import Sampler, uniform
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
+from minigpt.native.engine import NativeEngine
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 

@@ -6,8 +6,8 @@ from builders import random_model
 from torch import Tensor
 
 from minigpt.exporters.parity import TEXT, compare, reference_of
+from minigpt.foreign_tokenizers.ids_only import IdsOnly
 from minigpt.model.gpt import GPT
-from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.named("bytes")

@@ -135,7 +135,7 @@ def _model(folder: Path) -> Path:
 
 
 def _load(path: Path) -> None:
-    from minigpt.importers.open_model import load_model
+    from minigpt.pretrained.open_model import load_model
 
     load_model(path, "cpu")
 
@@ -147,7 +147,7 @@ def _read_all(tensors: "TensorSource") -> None:
 
 
 def safetensors(folder: Path) -> Target:
-    from minigpt.importers.huggingface import open_sharded
+    from minigpt.pretrained.huggingface import open_sharded
     from minigpt.storage.tensors import TensorFile, load_tensors
 
     model = _model(folder)
@@ -189,7 +189,7 @@ def pickled(folder: Path) -> Target:
 
 def gguf(folder: Path) -> Target:
     from minigpt.exporters.gguf import write_gguf
-    from minigpt.importers.open_model import load_model
+    from minigpt.pretrained.open_model import load_model
 
     model, path = load_model(_model(folder), "cpu").checkpoint, folder / "model.gguf"
     with path.open("wb") as file:
@@ -201,7 +201,7 @@ def tensorflow(folder: Path) -> Target:
     from tensorflow_checkpoints import openai_tensors, save_checkpoint, write_hparams, write_vocabulary
 
     from minigpt.importers import tensor_bundle
-    from minigpt.importers.open_model import load_model
+    from minigpt.pretrained.open_model import load_model
 
     model = load_model(_model(folder), "cpu").checkpoint
     bundle = folder / "tensorflow"
@@ -374,7 +374,7 @@ def cache(folder: Path) -> Target:
 
 
 def _document(path: Path) -> str:
-    from minigpt.data.documents.read import read_document
+    from minigpt.documents.read import read_document
 
     return read_document(path, path.name)
 

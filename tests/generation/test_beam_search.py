@@ -13,7 +13,7 @@ from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.beam_search import beam_search
 from minigpt.generation.decoding import Decoder
-from minigpt.generation.engines.engine import Engine
+from minigpt.generation.engine import Engine
 from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
 from minigpt.storage.huggingface import config_to_huggingface, to_huggingface

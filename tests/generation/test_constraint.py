@@ -11,17 +11,17 @@ from builders import distribution, new_model
 from torch import Tensor
 
 from minigpt.config import GPTConfig, SamplingConfig
+from minigpt.cuda.graphs import GraphEngine
 from minigpt.errors import ConfigError
 from minigpt.generation.constraint import TextConstraint
 from minigpt.generation.decoding import Decoder
-from minigpt.generation.engines.cuda_graphs import GraphEngine
-from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.native import NativeEngine
+from minigpt.generation.engine import Engine
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculative import DraftModel, PromptLookup
 from minigpt.generation.streaming import generate_pieces, generate_text
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
+from minigpt.native.engine import NativeEngine
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"

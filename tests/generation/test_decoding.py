@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
+from minigpt.cuda.graphs import GraphEngine
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.decoding import Decoder, generate, visible_tokens, window_start
-from minigpt.generation.engines.cuda_graphs import GraphEngine
-from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.native import NativeEngine
+from minigpt.generation.engine import Engine
 from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
+from minigpt.native.engine import NativeEngine
 
 needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 every_engine = pytest.mark.parametrize("kind", ["torch", pytest.param("native", marks=needs_native)])

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
-from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.native import NativeEngine
+from minigpt.generation.engine import Engine
 from minigpt.generation.healing import encode_prompt
 from minigpt.generation.speculative import PromptLookup
 from minigpt.generation.streaming import Piece, generate_pieces
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
+from minigpt.native.engine import NativeEngine
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 NAMES = ("area", "width", "height", "border", "corner", "center")

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError, MinigptError
+from minigpt.foreign_tokenizers.ids_only import IdsOnly
 from minigpt.generation import sampling
 from minigpt.generation.sampling import Sampler, draw, uniform
 from minigpt.native import compiled
 from minigpt.native.operations import draw_tokens
-from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import Vocabulary
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from minigpt.config import SamplingConfig
 from minigpt.generation.decoding import Decoder, generate
-from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.native import NativeEngine
+from minigpt.generation.engine import Engine
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculative import (
     ChooseDraft,
@@ -23,6 +22,7 @@ from minigpt.generation.speculative import (
 from minigpt.generation.streaming import generate_pieces
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
+from minigpt.native.engine import NativeEngine
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")

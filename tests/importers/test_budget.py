@@ -31,7 +31,7 @@ import sys
 from pathlib import Path
 from measured import print_measured
 from minigpt.data.sources import scan
-from minigpt.importers.open_model import describe_model, load_model
+from minigpt.pretrained.open_model import describe_model, load_model
 from minigpt.importers import gguf
 from minigpt.storage.run import Run
 

@@ -18,8 +18,8 @@ from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, MinigptError, MissingPackageError
 from minigpt.importers.gguf import gguf_name, open_gguf
 from minigpt.importers.gguf_file import GgufFile
-from minigpt.importers.imported_model import ImportedModel
 from minigpt.model.gpt import GPT
+from minigpt.pretrained.imported_model import ImportedModel
 from minigpt.storage.huggingface import from_huggingface
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import bytes_to_unicode

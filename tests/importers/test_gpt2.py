@@ -13,9 +13,9 @@ from builders import assert_same_model, new_model
 
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import CheckpointError, TokenizerError
-from minigpt.importers import gpt2 as verification
-from minigpt.importers.gpt2 import _name_of, import_gpt2, load_gpt2, verify_gpt2
 from minigpt.model.gpt import GPT
+from minigpt.pretrained import gpt2 as verification
+from minigpt.pretrained.gpt2 import _name_of, import_gpt2, load_gpt2, verify_gpt2
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.tensors import TensorFile, save_tensors

@@ -20,8 +20,8 @@ from builders import assert_same_model, new_model
 from huggingface_hub.utils.sha import git_hash
 
 from minigpt.errors import CheckpointError, TokenizerError
-from minigpt.importers.gpt2 import import_gpt2, load_gpt2
 from minigpt.model.gpt import GPT
+from minigpt.pretrained.gpt2 import import_gpt2, load_gpt2
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.tensors import save_tensors

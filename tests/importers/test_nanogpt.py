@@ -13,12 +13,12 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.resolve import resolve_engine
+from minigpt.generation.engine import Engine
+from minigpt.generation.resolve_engine import resolve_engine
 from minigpt.generation.unread_characters import unread_characters
-from minigpt.importers.gpt2 import import_gpt2
-from minigpt.importers.open_model import load_model, open_model
 from minigpt.importers.plain_pickle import read_plain_pickle
+from minigpt.pretrained.gpt2 import import_gpt2
+from minigpt.pretrained.open_model import load_model, open_model
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 

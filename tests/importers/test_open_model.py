@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from minigpt.cli.app import app
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, TokenizerError
-from minigpt.importers.gpt2 import import_gpt2
-from minigpt.importers.imported_model import check_vocabulary
-from minigpt.importers.open_model import describe_model, find_model, is_checkpoint, load_model, open_model
 from minigpt.model.gpt import GPT
+from minigpt.pretrained.gpt2 import import_gpt2
+from minigpt.pretrained.imported_model import check_vocabulary
+from minigpt.pretrained.open_model import describe_model, find_model, is_checkpoint, load_model, open_model
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.tensors import save_tensors

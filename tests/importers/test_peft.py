@@ -18,16 +18,16 @@ from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters.export import export_model
 from minigpt.exporters.gguf import write_gguf_adapter
 from minigpt.importers.gguf_file import GgufFile
-from minigpt.importers.gpt2 import import_gpt2
-from minigpt.importers.open_model import describe_model, load_model, merge_adapter
-from minigpt.importers.peft import read_adapter
+from minigpt.lora.adapter import weights_hash
+from minigpt.lora.fine_tuning import apply_fine_tuning
+from minigpt.lora.layers import lora_layers
+from minigpt.lora.peft import read_adapter
 from minigpt.model.gpt import GPT
-from minigpt.model.lora import lora_layers
-from minigpt.storage.adapter import weights_hash
+from minigpt.pretrained.gpt2 import import_gpt2
+from minigpt.pretrained.open_model import describe_model, load_model, merge_adapter
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.storage.tensors import load_tensors, save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer
-from minigpt.training.fine_tuning import apply_fine_tuning
 
 SHAPES = {
     "odd": GPTConfig(vocab_size=257, n_positions=17, n_embd=21, n_layer=3, n_head=7, dropout=0.0),

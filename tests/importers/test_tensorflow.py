@@ -28,9 +28,9 @@ from tensorflow_checkpoints import (
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, MinigptError
-from minigpt.importers.open_model import open_model
 from minigpt.importers.tensorflow import open_tensorflow
 from minigpt.model.gpt import GPT
+from minigpt.pretrained.open_model import open_model
 from minigpt.storage.huggingface import from_huggingface
 from minigpt.tokenizer.tokenizer import Tokenizer
 

@@ -15,9 +15,9 @@ from builders import new_model
 
 from minigpt.config import GPTConfig
 from minigpt.errors import MinigptError
-from minigpt.importers.gpt2 import import_gpt2
 from minigpt.importers.torch_file import TensorPlace, torch_tensors
 from minigpt.model.gpt import GPT
+from minigpt.pretrained.gpt2 import import_gpt2
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.tensors import save_tensors
@@ -162,7 +162,7 @@ _MEASURED = """
 import sys
 from pathlib import Path
 from minigpt.errors import MinigptError
-from minigpt.importers.open_model import load_model
+from minigpt.pretrained.open_model import load_model
 
 def peak():  # not ru_maxrss, which starts at the parent's value
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])

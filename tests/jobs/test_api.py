@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import minigpt
 from minigpt.cli.app import app
 from minigpt.errors import CheckpointError, ConfigError, MinigptError
-from minigpt.jobs.events import Activity
+from minigpt.runs.events import Activity
 from minigpt.storage.run import Run
 from minigpt.training import loop, trainer
 from minigpt.training.clock import Control
@@ -48,7 +48,7 @@ def state_of(directory: Path) -> dict[str, Any]:
     "function", [minigpt.plan, minigpt.fit, minigpt.load, minigpt.Model.generate, minigpt.Model.stream, minigpt.show]
 )
 def test_the_example_of_every_function_works(here: Path, monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     if "load" in function.__module__:
         list(minigpt.fit("corpus.txt", preset="nano", steps=1, device="cpu", report=False))
     (example,) = doctest.DocTestFinder(recurse=False).find(function, function.__name__, globs={"minigpt": minigpt})
@@ -63,8 +63,8 @@ def test_the_example_of_every_function_works(here: Path, monkeypatch: pytest.Mon
 
 
 def test_a_plan_prints_the_table_of_the_command_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
-    monkeypatch.setattr("minigpt.jobs.plan_run._MUCH_COPIED", 2.0)  # the command line prints notes on stderr
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.plan_run._MUCH_COPIED", 2.0)  # the command line prints notes on stderr
     table = str(minigpt.plan("fox.txt", **SETTINGS))
     printed = typed("train", "fox.txt", *FLAGS, "--plan").stdout
 
@@ -80,7 +80,7 @@ def test_a_plan_is_trained_as_planned_and_its_measuring_counts_once(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = minigpt.plan("fox.txt", name="planned", **SETTINGS)
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: pytest.fail("measured again"))
     events = list(minigpt.fit(plan, report=False))
     assert isinstance(events[-1], minigpt.Finished)
     record = Run.open(here / "checkpoints/planned").record

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import minigpt
 from minigpt.cli.app import app
 from minigpt.errors import CheckpointError, ConfigError
-from minigpt.jobs import train_job
-from minigpt.jobs.events import Started, TeacherTrained
 from minigpt.reports.run_report import run_data
+from minigpt.runs import train_job
+from minigpt.runs.events import Started, TeacherTrained
 from minigpt.storage.run import Run
 from minigpt.storage.tensors import load_tensors
 from minigpt.training.events import Evaluation, Finished, Sample, Step
@@ -34,7 +34,7 @@ TEACHER_STEPS = 3
 @pytest.fixture(autouse=True)
 def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring takes longer than training here."""
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
 
 
 def fit(name: str, **settings: Any) -> Iterator[Any]:
@@ -215,7 +215,7 @@ def test_minutes_that_are_over_before_the_teacher_s_first_step_are_refused(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {name: value for name, value in SETTINGS.items() if name != "steps"}
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 1.0)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 1.0)
     with pytest.raises(ConfigError, match=r"minutes \(0.04\) are over before the first step of the teacher"):
         minigpt.plan("fox.txt", **settings, minutes=0.04)  # a third of it is less than a step
     with pytest.raises(ConfigError, match=r"minutes \(1e-05\) are over before the first step:"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minigpt.cli.options import command_line
 from minigpt.data.corpus import Corpus
-from minigpt.jobs.example_prompt import example_prompt
+from minigpt.runs.example_prompt import example_prompt
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 

@@ -14,7 +14,7 @@ from fake_wandb import Wandb
 
 from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError, MissingPackageError
-from minigpt.jobs.loggers import check_loggers, open_loggers
+from minigpt.loggers.loggers import check_loggers, open_loggers
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import RunRecord
 from minigpt.tokenizer.tokenizer import Tokenizer

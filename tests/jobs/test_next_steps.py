@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minigpt.autoplan.next_steps import NextStep, _number, next_steps
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.joined import JoinedArrays
-from minigpt.data.token_files import TokenArray
-from minigpt.jobs.job import Job
-from minigpt.jobs.next_steps import NextStep, _number, next_steps
-from minigpt.jobs.reading import corpus_record
+from minigpt.large_corpora.token_files import TokenArray
 from minigpt.model.gpt import GPT
 from minigpt.run_options import RunOptions
+from minigpt.runs.job import Job
+from minigpt.runs.reading import corpus_record
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import BaselineRecord, BaselinesRecord, Change, Result, RunRecord
 

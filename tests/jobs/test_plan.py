@@ -10,14 +10,14 @@ import pytest
 import torch
 from builders import new_model
 
+from minigpt.autoplan.overheads import Overheads
+from minigpt.autoplan.plan_run import plan_run
 from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError
-from minigpt.jobs.events import Event, Planned
-from minigpt.jobs.plan import Plan
-from minigpt.jobs.plan_run import plan_run
-from minigpt.jobs.request import Request
-from minigpt.planning.overheads import Overheads
 from minigpt.run_options import RunOptions
+from minigpt.runs.events import Event, Planned
+from minigpt.runs.plan import Plan
+from minigpt.runs.request import Request
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import planned_steps
@@ -46,7 +46,7 @@ def test_a_plan_with_nothing_held_out_does_not_promise_to_stop_early(here: Path)
 def test_a_text_whose_words_are_new_gets_bpe_dropout_in_one_pass(
     here: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool, rate: float
 ) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     (here / "words.txt").write_text("".join(f"word{number if is_new else number % 50} " for number in range(4000)))
     assert plan_of(here / "words.txt", tokenizer="bpe:300", epochs=1).training.bpe_dropout == rate
 
@@ -63,7 +63,7 @@ def test_the_dtype_of_a_gpu_is_recorded_by_name(
 
     monkeypatch.setattr("minigpt.device.resolve_device", lambda _: torch.device("mps"))
     monkeypatch.setattr("minigpt.device.resolve_dtype", lambda *_: torch.bfloat16)
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", seconds_per_step)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", seconds_per_step)
     plan = plan_of(here / "fox.txt", **given)
     assert plan.training.dtype == "bfloat16"
     assert set(asked) == {"bfloat16"}
@@ -81,7 +81,7 @@ def test_a_run_is_planned_again_if_another_program_slowed_the_first_measurements
         is_slow = {"never": False, "at first": n_last == 0, "but for the last measurements": seconds <= 0.4}
         return 1.0 if is_slow[busy] else 0.01
 
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", seconds_per_step)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", seconds_per_step)
     plan = plan_of(here / "fox.txt", minutes=10, dtype="float32", device="cpu")
     assert plan.training.distill == "on"
     assert plan.settings.seconds_per_step == 0.01
@@ -98,7 +98,7 @@ def test_the_last_measurement_is_longer_in_a_longer_run(
         asked.append(seconds)
         return 0.01
 
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", seconds_per_step)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", seconds_per_step)
     plan_of(here / "fox.txt", minutes=minutes, distill=distill, dtype="float32", device="cpu")
     assert asked[-1] == pytest.approx(expected)
     assert 0.4 in asked
@@ -114,7 +114,7 @@ def test_a_run_is_planned_again_if_its_steps_are_a_tenth_faster_than_first_measu
         asked.append(seconds)
         return 0.01 if seconds <= 0.4 else last
 
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", seconds_per_step)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", seconds_per_step)
     plan_of(here / "fox.txt", minutes=5, preset="nano", distill="off", dtype="float32", dropout=0.1, device="cpu")
     assert sum(seconds > 0.4 for seconds in asked) == plans
 
@@ -123,7 +123,7 @@ def test_a_run_is_planned_again_if_its_steps_are_a_tenth_faster_than_first_measu
 def test_the_plan_of_a_compiled_run_notes_that_its_speed_was_measured_without(
     here: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], expected: bool
 ) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     events = events_of(here / "fox.txt", device="cpu", **given)
     notices = [event.text for event in events if isinstance(event, Notice)]
     assert any("the speed was measured without torch.compile" in text for text in notices) is expected
@@ -133,8 +133,8 @@ def test_the_plan_of_a_compiled_run_notes_that_its_speed_was_measured_without(
 def test_a_plan_notes_that_other_programs_computed_while_it_measured(
     here: Path, monkeypatch: pytest.MonkeyPatch, cores: float, noted: bool
 ) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
-    monkeypatch.setattr("minigpt.jobs.plan_run.OtherPrograms.cores", lambda _: cores)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.plan_run.OtherPrograms.cores", lambda _: cores)
     text = str(plan_of(here / "fox.txt", dtype="float32", device="cpu"))
     assert ("this machine is doing other things: other programs used 1.3 cores" in text) == noted
 
@@ -143,7 +143,7 @@ def test_a_plan_notes_that_other_programs_computed_while_it_measured(
 def test_a_plan_for_a_cpu_notes_that_the_compiled_code_is_missing(
     here: Path, monkeypatch: pytest.MonkeyPatch, missing: str | None, noted: bool
 ) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     monkeypatch.setattr("minigpt.native.compiled._library", lambda: missing)
     text = str(plan_of(here / "fox.txt", dtype="float32", device="cpu"))
     assert ("PyTorch trains the model, slower than with compiled code: there is no compiler" in text) == noted
@@ -152,7 +152,7 @@ def test_a_plan_for_a_cpu_notes_that_the_compiled_code_is_missing(
 def test_the_steps_of_a_budget_in_minutes_are_fewer_than_its_time_has(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     plan = plan_of(here / "fox.txt", dtype="float32", minutes=1)
     assert 300 < plan.steps < 600
     assert plan.tokens_per_second == 10 * plan.settings.tokens_per_step
@@ -162,7 +162,7 @@ def test_a_plan_that_does_not_fit_into_free_memory_is_refused_before_measuring(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minigpt.device.free_memory", lambda _: 10**6)
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: pytest.fail("measured"))
     with pytest.raises(ConfigError, match=r"0\.0 GB are free: no preset fits"):
         plan_of(here / "fox.txt", dtype="float32")
 
@@ -171,7 +171,7 @@ def test_a_plan_that_does_not_fit_into_free_memory_is_refused_before_measuring(
 def test_processes_share_the_memory_of_their_own_machine_only(
     here: Path, monkeypatch: pytest.MonkeyPatch, local_processes: int, at_once: int | None
 ) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     options: dict[str, Any] = {"dtype": "float32", "context_length": 64, "n_layer": 1, "n_embd": 16, "n_head": 1}
     needs = plan_of(here / "fox.txt", 1, 1, batch_size=8, **options).settings.memory
     monkeypatch.setattr("minigpt.device.free_memory", lambda _: 2 * needs - 2)
@@ -180,7 +180,7 @@ def test_processes_share_the_memory_of_their_own_machine_only(
 
 
 def test_minutes_that_end_before_the_first_step_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 4.0)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 4.0)
     with pytest.raises(ConfigError, match=r"minutes \(0\.05\) are over before .* a step takes 4 s; give"):
         plan_of(here / "fox.txt", dtype="float32", minutes=0.05)
 
@@ -199,20 +199,20 @@ def test_minutes_that_end_before_the_first_step_are_refused(here: Path, monkeypa
 def test_a_plan_says_when_the_run_will_be_done_however_long_it_is(
     here: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], expected: str
 ) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     assert re.search(expected, str(plan_of(here / "fox.txt", dtype="float32", **given)))
 
 
 def test_the_minutes_of_a_run_begin_before_its_plan_was_measured(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     plan = replace(plan_of(here / "fox.txt", dtype="float32", minutes=3.0), seconds=60.0)
     now = 1_800_000_000
-    monkeypatch.setattr("minigpt.jobs.plan.time.time", lambda: now)
+    monkeypatch.setattr("minigpt.runs.plan.time.time", lambda: now)
     assert time.strftime("done at %H:%M:%S", time.localtime(now + 120)) in str(plan)
 
 
 def test_a_plan_says_how_the_embeddings_are_trained(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     given: dict[str, Any] = {"dtype": "float32", "tokenizer": "bpe:300"}
     often = str(plan_of(here / "fox.txt", epochs=30, **given))
     assert re.search(r"embeddings +weight decay 1 +--embedding-weight-decay\n +tokens of like spelling share", often)
@@ -238,9 +238,9 @@ def base(here: Path) -> str:
 
 
 def test_minutes_that_evaluating_and_saving_use_up_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     slow = Overheads(start=40, evaluation=1, saving=1, sample=1, index=0, final=1)
-    monkeypatch.setattr("minigpt.jobs.plan_run.Overheads.measured", lambda *_, **__: slow)
+    monkeypatch.setattr("minigpt.autoplan.plan_run.Overheads.measured", lambda *_, **__: slow)
     with pytest.raises(ConfigError, match=r"minutes \(0\.5\) leave no time for training: measuring .*; give more, or"):
         plan_of(here / "fox.txt", minutes=0.5, **QUICK)
 
@@ -249,15 +249,15 @@ def test_an_evaluation_is_measured_with_the_model_to_fine_tune(
     here: Path, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second model of its size might not fit into memory."""
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
-    monkeypatch.setattr("minigpt.planning.throughput.GPT", pytest.fail)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.GPT", pytest.fail)
     assert plan_of(here / "fox.txt", tokenizer=None, **{"from": base}, minutes=1).steps > 0
 
 
 def test_the_weights_of_a_model_to_fine_tune_are_in_memory_already(
     here: Path, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     given: dict[str, Any] = {"tokenizer": None, "from": base, "steps": 3, "batch_size": 1, "dtype": "float32"}
     plan = plan_of(here / "fox.txt", **given)
     free = plan.settings.memory - 4 * plan.model.n_parameters
@@ -269,7 +269,7 @@ def test_the_weights_of_a_model_to_fine_tune_are_in_memory_already(
 
 
 def test_the_steps_of_epochs_are_those_that_are_trained(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     (here / "short.txt").write_text("a" * 150)
     plan = plan_of(here / "short.txt", epochs=3, batch_size=1, validation_fraction=0, **QUICK)
     assert plan.steps == planned_steps(plan.training, len(plan.corpus.train)) == 6  # two windows, not 2.3
@@ -279,7 +279,7 @@ def test_the_steps_of_epochs_are_those_that_are_trained(here: Path, monkeypatch:
 def test_a_name_that_is_taken_is_noted_with_the_command_that_continues_a_run(
     here: Path, monkeypatch: pytest.MonkeyPatch, is_run: bool
 ) -> None:
-    monkeypatch.setattr("minigpt.planning.throughput.seconds_per_step", lambda *_, **__: 0.1)
+    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     save_checkpoint(here / "checkpoints" / "fox", new_model(), Tokenizer.named("bytes"))
     if is_run:
         (here / "checkpoints" / "fox" / "training.json").write_text("{}")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from builders import new_model, new_run
 
-from minigpt.jobs import pages
-from minigpt.jobs.events import Event, Started
-from minigpt.jobs.pages import RunningReport, keep_report
 from minigpt.reports import REPORT
+from minigpt.reports import run_pages as pages
+from minigpt.reports.run_pages import RunningReport, keep_report
+from minigpt.runs.events import Event, Started
 from minigpt.storage.run import Run
 from minigpt.training.events import Evaluation, Notice, Step
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from minigpt.autoplan.corpus_stats import CorpusStats
+from minigpt.autoplan.planned_settings import PlannedSettings
+from minigpt.autoplan.speed_monitor import SpeedMonitor
 from minigpt.config import PRESETS, TrainConfig
-from minigpt.jobs.events import SpeedChange
-from minigpt.jobs.speed_monitor import SpeedMonitor
-from minigpt.planning.corpus_stats import CorpusStats
-from minigpt.planning.distillation import TeacherPlan
-from minigpt.planning.planned_settings import PlannedSettings
+from minigpt.distillation.planning import TeacherPlan
+from minigpt.runs.events import SpeedChange
 from minigpt.training.events import Step
 
 PER_STEP = 0.1  # seconds, as measured

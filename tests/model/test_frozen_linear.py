@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from minigpt.config import TrainConfig
-from minigpt.model.frozen_linear import FrozenLinear, expand
-from minigpt.training.fine_tuning import apply_fine_tuning
+from minigpt.lora.fine_tuning import apply_fine_tuning
+from minigpt.lora.frozen_linear import FrozenLinear, expand
 from minigpt.training.memory import state_bytes
 
 IDS = torch.arange(12).reshape(2, 6)

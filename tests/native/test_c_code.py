@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from minigpt.generation.engines import native as engine
-from minigpt.native import compiled
+from minigpt.native import compiled, engine
 
 HERE = Path(__file__).parent
 SOURCES = Path(compiled.__file__).parent

@@ -14,7 +14,7 @@ from minigpt.native import compiled, operations, weight_updates
 from minigpt.native.accelerate import LayerNorm, Linear, accelerate
 from minigpt.training.loss import LossModel, overwrite_with_gradient
 from minigpt.training.muon import orthogonalize
-from minigpt.training.sampled_softmax import EXCLUDED
+from minigpt.tricks.sampled_softmax import EXCLUDED
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minigpt.planning import corpus_stats
-from minigpt.planning.corpus_stats import CorpusStats
+from minigpt.autoplan import corpus_stats
+from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 GPT2 = Tokenizer.named("gpt2")

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from minigpt.autoplan.corpus_stats import CorpusStats
+from minigpt.autoplan.overheads import Overheads
+from minigpt.autoplan.plan_settings import plan_preset, plan_settings
+from minigpt.autoplan.planned_settings import PlannedSettings
+from minigpt.autoplan.throughput import StepTimer
 from minigpt.config import GPTConfig, TrainConfig
+from minigpt.distillation.planning import TEACHER_SHARE, pays, relative_loss_with_teacher, teacher_settings
 from minigpt.errors import ConfigError
-from minigpt.planning.corpus_stats import CorpusStats
-from minigpt.planning.distillation import TEACHER_SHARE, pays, relative_loss_with_teacher, teacher_settings
-from minigpt.planning.overheads import Overheads
-from minigpt.planning.plan import plan_preset, plan_settings
-from minigpt.planning.planned_settings import PlannedSettings
-from minigpt.planning.throughput import StepTimer
 from minigpt.run_options import RunOptions
 
 BOOK = CorpusStats(n_tokens=400_000, n_bytes=1_200_000, vocab_size=2048, entropy=2.3)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from minigpt.autoplan import expectation
+from minigpt.autoplan.corpus_stats import CorpusStats
+from minigpt.autoplan.expectation import continued_range
+from minigpt.autoplan.next_steps import Trend, trend
 from minigpt.config import GPTConfig
-from minigpt.jobs.next_steps import Trend, trend
-from minigpt.planning import expectation
-from minigpt.planning.corpus_stats import CorpusStats
-from minigpt.planning.expectation import continued_range
 
 EXPERIMENTS = Path(expectation.__file__).with_name("scaling.jsonl")
 

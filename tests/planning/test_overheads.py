@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from minigpt.autoplan.overheads import Overheads
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.planning.overheads import Overheads
 from minigpt.training.budget import Budget
 from minigpt.training.progress import Progress
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from minigpt.autoplan import plan_settings as planning
+from minigpt.autoplan.corpus_stats import CorpusStats
+from minigpt.autoplan.defaults import eval_tokens
+from minigpt.autoplan.expectation import expected_range
+from minigpt.autoplan.plan_settings import plan_preset, plan_settings
+from minigpt.autoplan.planned_settings import PlannedSettings
+from minigpt.autoplan.throughput import StepTimer
 from minigpt.config import PRESETS, GPTConfig, TrainConfig
 from minigpt.errors import ConfigError, TrainingError
-from minigpt.planning import plan as planning
-from minigpt.planning.corpus_stats import CorpusStats
-from minigpt.planning.defaults import eval_tokens
-from minigpt.planning.expectation import expected_range
-from minigpt.planning.plan import plan_preset, plan_settings
-from minigpt.planning.planned_settings import PlannedSettings
-from minigpt.planning.throughput import StepTimer
 from minigpt.run_options import RunOptions
 from minigpt.training.memory import state_bytes
 

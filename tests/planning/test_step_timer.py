@@ -2,8 +2,8 @@
 
 import pytest
 
+from minigpt.autoplan.throughput import StepTimer, Timing
 from minigpt.config import PRESETS, GPTConfig, TrainConfig
-from minigpt.planning.throughput import StepTimer, Timing
 
 NARROW, WIDE = PRESETS["nano"], PRESETS["mini"]
 CONFIG = TrainConfig(steps=1, context_length=64)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from minigpt.autoplan import throughput
+from minigpt.autoplan.throughput import Peak, peak, seconds_per_step
 from minigpt.config import PRESETS, GPTConfig, TrainConfig
 from minigpt.errors import TrainingError
-from minigpt.planning import throughput
-from minigpt.planning.throughput import Peak, peak, seconds_per_step
 from minigpt.training.memory import state_bytes
 from minigpt.training.step import TrainStep
 

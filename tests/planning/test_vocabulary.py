@@ -1,6 +1,6 @@
 """The tokenizer that is chosen for a new model."""
 
-from minigpt.planning.defaults import plan_tokenizer
+from minigpt.autoplan.defaults import plan_tokenizer
 
 
 def test_the_vocabulary_size_grows_with_the_text() -> None:

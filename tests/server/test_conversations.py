@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from served import new_client, served_model
 
-from minigpt.data.transcript import CHAT_TEMPLATE
+from minigpt.chat_logs.transcript import CHAT_TEMPLATE
 from minigpt.generation.stopping import StopFilter
 from minigpt.server.chat import new_chat
 from minigpt.server.choices import Reply

@@ -12,7 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from served import CONTEXT, new_client, new_models, served_model
 from starlette.testclient import TestClient
 
-from minigpt.data.transcript import CHAT_TEMPLATE
+from minigpt.chat_logs.transcript import CHAT_TEMPLATE
 from minigpt.generation.healing import Prompt
 from minigpt.server.application import build_application
 from minigpt.server.chat import encode_conversation

@@ -9,9 +9,9 @@ import pytest
 from served import served_model
 
 from minigpt.config import SamplingConfig
-from minigpt.generation.batching.requests import GenerationRequest
 from minigpt.generation.sampling import Sampler
 from minigpt.server.api_error import ApiError
+from minigpt.server.batching.requests import GenerationRequest
 from minigpt.server.event_hub import EventHub
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import Models

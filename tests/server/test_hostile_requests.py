@@ -12,7 +12,7 @@ import pytest
 from served import SocketServer, new_client, new_models, post, read_all
 from starlette.testclient import TestClient
 
-from minigpt.data.transcript import CHAT_TEMPLATE
+from minigpt.chat_logs.transcript import CHAT_TEMPLATE
 from minigpt.errors import ConfigError
 from minigpt.server import answering
 from minigpt.server.serve_config import ServeConfig

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from served import new_client, served_model
 from starlette.testclient import TestClient
 
-from minigpt.data.transcript import CHAT_TEMPLATE
+from minigpt.chat_logs.transcript import CHAT_TEMPLATE
 from minigpt.server import completions
 from minigpt.server.api_error import ApiError
 from minigpt.server.completion_options import new_completion

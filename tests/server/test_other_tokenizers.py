@@ -9,7 +9,7 @@ from builders import random_model, tokenizer_with_roles
 from served import new_client
 from starlette.testclient import TestClient
 
-from minigpt.tokenizer.ids_only import IdsOnly
+from minigpt.foreign_tokenizers.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"今天气很好，我们去公园散步。", "the", "fox", "##es", "over"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from serving_texts import TEXTS
 
-from minigpt.evaluation.benchmarks.loglikelihood import encode_pair, score_continuations
+from minigpt.benchmarks.loglikelihood import encode_pair, score_continuations
 
 pytestmark = pytest.mark.serving
 

@@ -12,10 +12,10 @@ import uvicorn
 from builders import random_model
 from starlette.testclient import TestClient
 
-from minigpt.generation.batching.batch import Batch
-from minigpt.generation.engines.slots import Slots
+from minigpt.generation.slots import Slots
 from minigpt.model.gpt import GPT
 from minigpt.server.application import build_application
+from minigpt.server.batching.batch import Batch
 from minigpt.server.connections import limited_protocol
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import Models, ServedModel

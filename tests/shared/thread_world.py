@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from minigpt.training.distributed import World
+from minigpt.training.world import World
 
 
 class Threads:

@@ -12,8 +12,10 @@ from builders import new_model, tokenizer_with_roles
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError, DeviceError, FolderTakenError, TokenizerError
+from minigpt.foreign_tokenizers.ids_only import IdsOnly
+from minigpt.lora.adapter import is_adapter
+from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
-from minigpt.storage.adapter import is_adapter
 from minigpt.storage.checkpoint import (
     find_checkpoint,
     free_name,
@@ -23,9 +25,7 @@ from minigpt.storage.checkpoint import (
     save_weights,
 )
 from minigpt.storage.tensors import TensorFile
-from minigpt.tokenizer.ids_only import IdsOnly
 from minigpt.tokenizer.tokenizer import Tokenizer
-from minigpt.training.fine_tuning import apply_fine_tuning
 
 CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=12, n_layer=2, n_head=3, dropout=0.2)
 BYTES = Tokenizer.named("bytes")

@@ -12,7 +12,7 @@ import torch
 from builders import new_model, new_run
 
 from minigpt.errors import CheckpointError
-from minigpt.jobs.pages import write_pages
+from minigpt.reports.run_pages import write_pages
 from minigpt.storage import folder as folder_module
 from minigpt.storage.folder import Folder
 from minigpt.storage.last_state import LastState

@@ -11,9 +11,9 @@ from builders import new_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minigpt.autoplan.baselines import recorded_baselines
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError
-from minigpt.evaluation.baselines import recorded_baselines
 from minigpt.run_options import RunOptions
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run

@@ -9,9 +9,9 @@ import pytest
 
 from minigpt.data.corpus import Corpus
 from minigpt.errors import TokenizerError
-from minigpt.tokenizer.bpe_dropout import BPEDropout
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
+from minigpt.tricks.bpe_dropout import BPEDropout
 
 TEXT = (
     "The miller's daughters weren't walking; they walked, and they'd been walkers for 1234 days.\n\n"

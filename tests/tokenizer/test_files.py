@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 
 from minigpt.errors import TokenizerError
+from minigpt.foreign_tokenizers.ids_only import IdsOnly
+from minigpt.foreign_tokenizers.library import LibraryVocabulary
 from minigpt.generation.healing import encode_prompt
 from minigpt.tokenizer import files
-from minigpt.tokenizer.ids_only import IdsOnly
-from minigpt.tokenizer.library import LibraryVocabulary
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import Vocabulary
 

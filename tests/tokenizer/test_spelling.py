@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minigpt import Tokenizer
-from minigpt.tokenizer.spelling import SpellingFeatures, _features
+from minigpt.tricks.spelling import SpellingFeatures, _features
 
 TEXT = "She walked. He Walked, walks; WALKED talked talks.\n" * 20
 

@@ -8,7 +8,7 @@ import torch
 from builders import new_model
 
 from minigpt import GPT, Corpus, Notice, Step, TrainConfig, train
-from minigpt.training.fine_tuning import apply_fine_tuning
+from minigpt.lora.fine_tuning import apply_fine_tuning
 
 LORA = {"lora": True, "lora_embedding": False, "optimizer": "adamw"}
 CASES: dict[str, dict[str, Any]] = {

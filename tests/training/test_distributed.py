@@ -18,16 +18,16 @@ from torch.distributed import HashStore
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
+from minigpt.distributed.launchers import Placement, environment_of
+from minigpt.distributed.process_group import ProcessGroup, init_world, local_device
 from minigpt.errors import CheckpointError, ConfigError, DeviceError
+from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.training.clock import Control
-from minigpt.training.distributed import World
 from minigpt.training.events import Evaluation, Finished, Sample, Saved, Step
-from minigpt.training.fine_tuning import apply_fine_tuning
-from minigpt.training.launchers import Placement, environment_of
 from minigpt.training.loop import train
-from minigpt.training.process_group import ProcessGroup, init_world, local_device
+from minigpt.training.world import World
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 SHAPE = {"vocab_size": 262, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}

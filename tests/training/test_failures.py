@@ -18,15 +18,14 @@ from torch import Tensor
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, TrainingError
-from minigpt.jobs.resume import resume_point
 from minigpt.model.gpt import GPT
+from minigpt.runs.resume import resume_point
 from minigpt.storage.last_state import LastState
 from minigpt.storage.run import Run
 from minigpt.storage.tensors import TensorFile
 from minigpt.training import loop
 from minigpt.training.budget import Budget
 from minigpt.training.clock import Control
-from minigpt.training.distributed import ProcessLostError, World
 from minigpt.training.evaluation import Evaluator, PeriodicEvaluation
 from minigpt.training.events import Finished, Notice, Saved, Step
 from minigpt.training.loop import train
@@ -36,6 +35,7 @@ from minigpt.training.progress import Progress
 from minigpt.training.spike_detection import DivergedError, SpikeDetector
 from minigpt.training.state import TrainingState
 from minigpt.training.step import StepResult, TrainStep
+from minigpt.training.world import ProcessLostError, World
 
 CPU = torch.device("cpu")
 

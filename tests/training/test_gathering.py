@@ -10,12 +10,12 @@ import torch
 from thread_world import Threads
 from torch import Tensor
 
+from minigpt.distributed.process_group import ProcessGroup
 from minigpt.errors import CheckpointError
 from minigpt.storage.files import atomic_write
 from minigpt.storage.tensors import TensorFile, in_file_order, save_tensors
 from minigpt.training.checkpointing import Gathering
-from minigpt.training.distributed import World
-from minigpt.training.process_group import ProcessGroup
+from minigpt.training.world import World
 
 
 class Doubling(World):

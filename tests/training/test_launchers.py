@@ -11,11 +11,11 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import HashStore
 
+from minigpt.distributed import rendezvous
+from minigpt.distributed.launchers import Placement, first_host, is_launched, is_restarted, placement, slurm_port
+from minigpt.distributed.process_group import ProcessGroup, init_world
+from minigpt.distributed.rendezvous import close_when_lost, connect, find_interface, join
 from minigpt.errors import ConfigError, MinigptError
-from minigpt.training import rendezvous
-from minigpt.training.launchers import Placement, first_host, is_launched, is_restarted, placement, slurm_port
-from minigpt.training.process_group import ProcessGroup, init_world
-from minigpt.training.rendezvous import close_when_lost, connect, find_interface, join
 
 # As Slurm 22.05 sets them for the third of three tasks, the second on the second node.
 OF_SRUN = {
@@ -165,7 +165,7 @@ def test_another_command_is_refused_by_the_main_process(
 
 def test_what_another_process_announced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("minigpt.training.process_group._FAILURE_DELAY", 0.1)
+    monkeypatch.setattr("minigpt.distributed.process_group._FAILURE_DELAY", 0.1)
     store = HashStore()
     main, other = ProcessGroup(place_of(0), store), ProcessGroup(place_of(1), store)
     assert (main.failure(), other.failure()) == (None, None)

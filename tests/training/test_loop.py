@@ -25,6 +25,7 @@ from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
 from minigpt.evaluation.perplexity import EvaluationResult, evaluate
+from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
@@ -34,7 +35,6 @@ from minigpt.training.budget import planned_steps
 from minigpt.training.clock import Control
 from minigpt.training.evaluation import Evaluator
 from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample, Saved, Step
-from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
 from minigpt.training.spike_detection import RunDivergedError, SpikeDetector

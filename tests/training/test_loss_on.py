@@ -13,19 +13,19 @@ from builders import new_model
 from torch import Tensor
 from typer.testing import CliRunner
 
+from minigpt.chat_logs.transcript import CHAT_TEMPLATE, speaker_number
 from minigpt.cli.app import app
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.data.transcript import CHAT_TEMPLATE, speaker_number
 from minigpt.errors import ConfigError
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.storage.run import Run
-from minigpt.training.distributed import World
 from minigpt.training.events import Evaluation, Finished, Notice, Sample, Step
 from minigpt.training.loop import train
 from minigpt.training.progress import Progress
 from minigpt.training.state import TrainingState
 from minigpt.training.step import TrainStep
+from minigpt.training.world import World
 
 CPU = torch.device("cpu")
 

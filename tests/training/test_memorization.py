@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from minigpt.data.corpus import Corpus
-from minigpt.evaluation.memorization.index import MemorizationIndex, TrainingLocation
-from minigpt.training import memorization
-from minigpt.training.memorization import MemorizationMonitor
+from minigpt.memorization import monitor as memorization
+from minigpt.memorization.index import MemorizationIndex, TrainingLocation
+from minigpt.memorization.monitor import MemorizationMonitor
 
 TEXT = " ".join(f"w{number}" for number in range(3000))
 
@@ -105,7 +105,7 @@ def test_the_index_is_limited_by_the_duration_of_the_run_and_that_is_reported(
         asked.append(most_bytes)
         return MemorizationIndex.build(corpus, most_bytes)
 
-    monkeypatch.setattr("minigpt.evaluation.memorization.index._BLOCK", 64)
+    monkeypatch.setattr("minigpt.memorization.index._BLOCK", 64)
     monkeypatch.setattr(memorization, "_MIN_BYTES", 1000)
     monkeypatch.setattr(MemorizationIndex, "open", open_index)
     short = MemorizationMonitor(corpus)

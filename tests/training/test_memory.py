@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from minigpt.config import GPTConfig, TrainConfig
+from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
-from minigpt.training.fine_tuning import apply_fine_tuning
 from minigpt.training.memory import activation_bytes, checkpoint_blocks, state_bytes, teacher_bytes
 from minigpt.training.optimizers import build_optimizers
 

@@ -6,10 +6,10 @@ import torch
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.model.gpt import GPT
 from minigpt.native import operations, weight_updates
-from minigpt.training.distributed import World
 from minigpt.training.muon import Muon, orthogonalize
 from minigpt.training.optimizers import build_optimizers
 from minigpt.training.step import TrainStep
+from minigpt.training.world import World
 
 
 class NoBatches:

@@ -7,10 +7,10 @@ import torch
 from thread_world import Threads, ThreadWorld
 from torch import Tensor
 
-from minigpt.training import muon_processes
-from minigpt.training.distributed import World
+from minigpt.distributed import muon_processes
+from minigpt.distributed.muon_processes import FasterWay, own_updates, rows_of_shards, sharded_updates, shared_updates
 from minigpt.training.muon import orthogonalize
-from minigpt.training.muon_processes import FasterWay, own_updates, rows_of_shards, sharded_updates, shared_updates
+from minigpt.training.world import World
 
 
 def matrices(count: int, rows: int, columns: int) -> list[Tensor]:

@@ -16,8 +16,8 @@ from minigpt.data.corpus import Corpus
 from minigpt.model.gpt import GPT
 from minigpt.training.loop import train
 from minigpt.training.loss import HeadPlan, LossModel, SoftTargets, next_token_loss, overwrite_with_gradient
-from minigpt.training.sampled_softmax import EXCLUDED, StepVocabulary, TokenSampler, inclusion_probabilities
 from minigpt.training.step import local_gradients
+from minigpt.tricks.sampled_softmax import EXCLUDED, StepVocabulary, TokenSampler, inclusion_probabilities
 
 COUNTS = torch.arange(400, 0, -1) ** 2  # of 400 tokens, the first the most frequent
 

@@ -15,12 +15,12 @@ from minigpt.model.gpt import GPT
 from minigpt.native import operations, weight_updates
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
-from minigpt.tokenizer.spelling import SpellingFeatures
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.loop import train
 from minigpt.training.memory import state_bytes
 from minigpt.training.optimizers import build_optimizers
-from minigpt.training.spelling_updates import FEATURE_STATES, SpellingAdamW
+from minigpt.tricks.spelling import SpellingFeatures
+from minigpt.tricks.spelling_updates import FEATURE_STATES, SpellingAdamW
 
 _PAIRS = [(0, 0), (1, 0), (1, 1), (2, 1), (4, 1)]  # of a token and a feature
 

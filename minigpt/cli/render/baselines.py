@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minigpt.evaluation.baselines import Baseline
+    from minigpt.autoplan.baselines import Baseline
     from minigpt.training.events import Finished
 
 
@@ -32,7 +32,7 @@ def result_text(log: Iterable[Mapping[str, Any]], baselines: "Sequence[Baseline]
 
     The final evaluation decides, because it covers more of the held-out text than the evaluations in the log.
     """
-    from minigpt.evaluation.baselines import beaten_since
+    from minigpt.autoplan.baselines import beaten_since
 
     if finished.bits_per_byte is None:
         return None

@@ -12,7 +12,7 @@ from minigpt.tokenizer.display import visible
 from minigpt.units import count, shown_perplexity
 
 if TYPE_CHECKING:
-    from minigpt.evaluation.benchmarks.results import BenchmarkResult
+    from minigpt.benchmarks.results import BenchmarkResult
     from minigpt.evaluation.breakdown import Breakdown
     from minigpt.evaluation.perplexity import EvaluationResult
     from minigpt.storage.run_record import Result
@@ -148,7 +148,7 @@ def _position_table(parts: "Breakdown") -> ResultTable:
 
 def benchmark_record(result: "BenchmarkResult", n_parameters: int, tokenizer: str) -> dict[str, Any]:
     """The result of a benchmark and the published ones, for JSON."""
-    from minigpt.evaluation.benchmarks.published_results import nearest_size, published_results
+    from minigpt.benchmarks.published_results import nearest_size, published_results
 
     return {
         "benchmark": result.benchmark,
@@ -175,7 +175,7 @@ def benchmark_record(result: "BenchmarkResult", n_parameters: int, tokenizer: st
 
 def benchmark_table(result: "BenchmarkResult", n_parameters: int, tokenizer: str) -> ResultTable:
     """The result of a benchmark next to those published for the GPT-2 closest in size."""
-    from minigpt.evaluation.benchmarks.published_results import SIZES, nearest_size, published_results
+    from minigpt.benchmarks.published_results import SIZES, nearest_size, published_results
 
     nearest = nearest_size(n_parameters)
     published = published_results(result.benchmark, nearest, tokenizer)

@@ -12,8 +12,8 @@ from minigpt.cli.signals import raise_lost_interrupt
 from minigpt.tokenizer.display import one_line
 
 if TYPE_CHECKING:
-    from minigpt.jobs.events import Event
-    from minigpt.jobs.plan import Plan
+    from minigpt.runs.events import Event
+    from minigpt.runs.plan import Plan
 
 Result = TypeVar("Result")
 
@@ -40,7 +40,7 @@ class PreparationDisplay(ExitStack):
             self.show(event)
 
     def show(self, event: "Event") -> None:
-        from minigpt.jobs.events import Activity, Planned
+        from minigpt.runs.events import Activity, Planned
         from minigpt.training.events import Notice
 
         if isinstance(event, Activity):

@@ -15,13 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from minigpt.cli.render.baselines import targets_text, unbeaten_baselines
-from minigpt.cli.render.memorization import highlighted, run_line, summary_line
+from minigpt.memorization.drawing import highlighted, run_line, summary_line
 from minigpt.tokenizer.display import one_line, visible
 from minigpt.units import duration, size
 
 if TYPE_CHECKING:
-    from minigpt.evaluation.baselines import Baseline
-    from minigpt.jobs.events import Event, Started
+    from minigpt.autoplan.baselines import Baseline
+    from minigpt.runs.events import Event, Started
     from minigpt.training.events import Evaluation, Sample, Step
 
 STOPPING = "stopping: finishes this step, then saves; press Ctrl-C again to stop without saving"
@@ -71,7 +71,7 @@ class TrainingDisplay:
         self.stopping = True
 
     def show(self, event: "Event") -> None:
-        from minigpt.jobs.events import SpeedChange, TeacherTrained
+        from minigpt.runs.events import SpeedChange, TeacherTrained
         from minigpt.training.events import Evaluation, Notice, Sample, Step
 
         if isinstance(event, Step):
@@ -179,7 +179,7 @@ def show(events: "Iterable[Event]") -> "Event | None":
     """
     from minigpt.cli.render.console import console
     from minigpt.cli.render.preparation import PreparationDisplay
-    from minigpt.jobs.events import Started
+    from minigpt.runs.events import Started
 
     out, last = console(), None
     with ExitStack() as stack:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from minigpt.autoplan.baselines import Baseline
 from minigpt.cli.render.baselines import result_text, targets_text, unbeaten_baselines
-from minigpt.cli.render.memorization import samples_text
-from minigpt.evaluation.baselines import Baseline
+from minigpt.memorization.drawing import samples_text
 from minigpt.training.events import Finished
 
 

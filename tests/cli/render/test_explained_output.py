@@ -5,10 +5,10 @@ import re
 
 from consoles import color_console, plain_console, printed
 
-from minigpt.cli.render.explained_output import ColoredOutput
+from minigpt.foreign_tokenizers.ids_only import IdsOnly
 from minigpt.generation.decoding import GeneratedToken
 from minigpt.generation.streaming import Piece
-from minigpt.tokenizer.ids_only import IdsOnly
+from minigpt.inspection.explained_output import ColoredOutput
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 

@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from rich.color import Color
 from rich.console import Console
 
-from minigpt.cli.render.token_colors import CharacterDecoder, TokenPainter, paint_tokens, percent
 from minigpt.inspection.colors import TERMINAL_256
+from minigpt.inspection.token_colors import CharacterDecoder, TokenPainter, paint_tokens, percent
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZERS = {name: Tokenizer.named(name) for name in ("bytes", "gpt2")}

@@ -5,7 +5,7 @@ import re
 from consoles import color_console, plain_console, printed
 from rich.cells import cell_len
 
-from minigpt.cli.render.token_table import TokenRow, print_table
+from minigpt.inspection.token_table import TokenRow, print_table
 
 
 def test_right_to_left_text_does_not_reorder_the_rest_of_its_row() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from minigpt.autoplan.baselines import Baseline
 from minigpt.cli.render.console import progress_bar
 from minigpt.cli.render.training_display import TrainingDisplay, sample_panel
-from minigpt.evaluation.baselines import Baseline
-from minigpt.evaluation.memorization.index import CopiedRun, Memorization, TrainingLocation
-from minigpt.evaluation.memorization.words import Extent
-from minigpt.jobs.events import Started
+from minigpt.memorization.index import CopiedRun, Memorization, TrainingLocation
+from minigpt.memorization.words import Extent
+from minigpt.runs.events import Started
 from minigpt.training.events import Evaluation, Sample, Step
 
 BASELINES = [

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from minigpt.benchmarks.loglikelihood import encode_apart, encode_pair, score_continuations
+from minigpt.benchmarks.results import BenchmarkOptions, BenchmarkResult
+from minigpt.benchmarks.suite import run_benchmark
 from minigpt.config import GPTConfig
 from minigpt.errors import DataError
-from minigpt.evaluation.benchmarks.loglikelihood import encode_apart, encode_pair, score_continuations
-from minigpt.evaluation.benchmarks.results import BenchmarkOptions, BenchmarkResult
-from minigpt.evaluation.benchmarks.suite import run_benchmark
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import save_checkpoint

@@ -14,12 +14,12 @@ import pytest
 from builders import new_model
 from huggingface_hub.errors import HfHubHTTPError
 
+from minigpt.benchmarks import cbt, hellaswag, lambada, language_modeling
+from minigpt.benchmarks.detokenizers import detokenize_cbt, detokenize_ptb, detokenize_wikitext
+from minigpt.benchmarks.published_results import PUBLISHED, nearest_size, published_results
+from minigpt.benchmarks.results import DataFile
+from minigpt.benchmarks.suite import BENCHMARKS, find_data, run_benchmark
 from minigpt.errors import DataError
-from minigpt.evaluation.benchmarks import cbt, hellaswag, lambada, language_modeling
-from minigpt.evaluation.benchmarks.detokenizers import detokenize_cbt, detokenize_ptb, detokenize_wikitext
-from minigpt.evaluation.benchmarks.published_results import PUBLISHED, nearest_size, published_results
-from minigpt.evaluation.benchmarks.results import DataFile
-from minigpt.evaluation.benchmarks.suite import BENCHMARKS, find_data, run_benchmark
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 pyarrow = pytest.importorskip("pyarrow")

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.data.corpus import Corpus
-from minigpt.evaluation.memorization import index as index_module
-from minigpt.evaluation.memorization.index import MemorizationIndex, TrainingLocation
-from minigpt.evaluation.memorization.words import Extent
+from minigpt.memorization import index as index_module
+from minigpt.memorization.index import MemorizationIndex, TrainingLocation
+from minigpt.memorization.words import Extent
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 Build = Callable[..., Corpus]

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.evaluation.memorization.suffix_array import build_suffix_array, find_longest_prefix
+from minigpt.memorization.suffix_array import build_suffix_array, find_longest_prefix
 
 SEQUENCES = st.lists(st.integers(0, 2), max_size=60)
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from minigpt.generation.batching.batch import PrefixCache
+from minigpt.server.batching.batch import PrefixCache
 
 BLOCK = torch.zeros(4, dtype=torch.float32)  # 16 bytes
 

@@ -7,11 +7,11 @@ import pytest
 from builders import random_model
 
 from minigpt.config import SamplingConfig
-from minigpt.generation.batching.batch import Batch
-from minigpt.generation.batching.requests import Event, Failed, GenerationRequest
-from minigpt.generation.batching.worker import Worker
-from minigpt.generation.engines.slots import Slots
 from minigpt.generation.sampling import Sampler
+from minigpt.generation.slots import Slots
+from minigpt.server.batching.batch import Batch
+from minigpt.server.batching.requests import Event, Failed, GenerationRequest
+from minigpt.server.batching.worker import Worker
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.named("bytes")

@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from minigpt.cuda import graphs as cuda_graphs
+from minigpt.cuda.graphs import GraphEngine
 from minigpt.errors import ConfigError
-from minigpt.generation.engines import cuda_graphs, resolve
-from minigpt.generation.engines.cuda_graphs import GraphEngine
-from minigpt.generation.engines.engine import Engine
-from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.resolve import resolve_engine
+from minigpt.generation import resolve_engine as resolve
+from minigpt.generation.engine import Engine
+from minigpt.generation.resolve_engine import resolve_engine
 from minigpt.model.gpt import GPT, MLP
 from minigpt.model.kv_cache import KVCache
 from minigpt.native import compiled
+from minigpt.native.engine import NativeEngine
 
 needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 every_engine = pytest.mark.parametrize(

@@ -19,11 +19,12 @@ from builders import by_columns
 from torch import Tensor
 
 from minigpt.config import PRESETS, GPTConfig
-from minigpt.generation.engines import native, resolve
-from minigpt.generation.engines.native import NativeEngine
-from minigpt.generation.engines.resolve import resolve_engine
+from minigpt.generation import resolve_engine as resolve
+from minigpt.generation.resolve_engine import resolve_engine
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
+from minigpt.native import engine as native
+from minigpt.native.engine import NativeEngine
 
 needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 Use = Callable[[str], None]

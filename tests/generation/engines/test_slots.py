@@ -9,13 +9,13 @@ from builders import random_model
 from torch import Tensor
 
 from minigpt.config import GPTConfig
+from minigpt.cuda.graphs import CudaSlots
 from minigpt.errors import ConfigError
-from minigpt.generation.engines.cuda_graphs import CudaSlots
-from minigpt.generation.engines.native import NativeSlots
-from minigpt.generation.engines.resolve import resolve_slots
-from minigpt.generation.engines.slots import Chunk, Slots
+from minigpt.generation.resolve_engine import resolve_slots
+from minigpt.generation.slots import Chunk, Slots
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
+from minigpt.native.engine import NativeSlots
 
 needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 SETS = compiled.instruction_sets(loaded) if (loaded := compiled.library()) else []

@@ -11,7 +11,7 @@ import torch
 from builders import random_model
 
 from minigpt import GPT
-from minigpt.generation.engines.cuda_graphs import kernel_step, static_step
+from minigpt.cuda.graphs import kernel_step, static_step
 from minigpt.model.kv_cache import KVCache
 
 triton = pytest.importorskip("triton")
@@ -44,7 +44,7 @@ def filled_cache(model: GPT, rows: int, length: int) -> KVCache:
 def test_the_kernels_compute_the_step(
     gelu: str, rows: int, n_positions: int, dtype: torch.dtype, tolerance: float
 ) -> None:
-    from minigpt.generation.engines.triton_step import TritonStep
+    from minigpt.cuda.triton_step import TritonStep
 
     model = random_model(vocab_size=101, n_positions=n_positions, n_embd=48, n_head=3, activation_function=gelu).to(
         dtype
@@ -73,7 +73,7 @@ def test_the_kernels_are_compiled_for_a_gpu_and_load_their_weights_before_they_w
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from minigpt.generation.engines import triton_step
+    from minigpt.cuda import triton_step
 
     overlaps = capability >= 90
 

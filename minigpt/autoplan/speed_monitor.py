@@ -1,0 +1,64 @@
+"""Compares the speed of a run with the one that its plan measured, and says once what to expect if it differs."""
+
+from collections.abc import Callable
+
+from minigpt.autoplan.planned_settings import PlannedSettings
+from minigpt.runs.events import SpeedChange
+from minigpt.threads import TOLERANCE, OtherPrograms
+from minigpt.training.events import Step
+
+_SLOWER, _FASTER = 0.75, 1.33  # of the measured speed: what changes the result visibly
+_FRACTION = 0.02  # of the run's training in one stretch
+_MIN_SECONDS, _MAX_SECONDS = 2.0, 20.0  # of a stretch
+_STRETCHES = 3  # in a row that differ, so that a moment does not count
+_WARMUP = 3  # steps
+
+
+class SpeedMonitor:
+    """Observes the steps of a run that has just been planned with these settings."""
+
+    def __init__(self, settings: PlannedSettings, others: Callable[[], float] | None = None) -> None:
+        self.settings, self._others = settings, others or OtherPrograms().cores
+        training = settings.steps * settings.seconds_per_step
+        self._length = min(_MAX_SECONDS, max(_MIN_SECONDS, _FRACTION * training))  # seconds
+        self._warmup, self._is_done = _WARMUP, False
+        self._steps, self._seconds = 0, 0.0  # of the stretch
+        # The steps, seconds and cores used by others of the last stretches, in a row, all slower or all faster.
+        self._differing: list[tuple[int, float, float]] = []
+        self._is_faster = False  # those stretches
+
+    def observe(self, step: Step) -> SpeedChange | None:
+        """The change of speed, if this step completes what shows it."""
+        if self._warmup or self._is_done:
+            self._warmup = max(0, self._warmup - 1)
+            return None
+        self._steps += 1
+        self._seconds += self.settings.tokens_per_step / step.tokens_per_second
+        if self._seconds < self._length:
+            return None
+        others = self._others()  # since the stretch before
+        speed = self.settings.seconds_per_step * self._steps / self._seconds  # as a fraction of the measured one
+        if _SLOWER < speed < _FASTER or self._is_faster != (speed > 1):
+            self._differing.clear()
+        if not _SLOWER < speed < _FASTER:
+            self._differing.append((self._steps, self._seconds, others))
+        self._is_faster, self._steps, self._seconds = speed > 1, 0, 0.0
+        if len(self._differing) < _STRETCHES:
+            return None
+        self._is_done = True
+        return self._change(step, self._differing[1:])  # the first one may have begun at the measured speed
+
+    def _change(self, step: Step, stretches: list[tuple[int, float, float]]) -> SpeedChange:
+        settings = self.settings
+        per_step = sum(seconds for _, seconds, _ in stretches) / sum(steps for steps, _, _ in stretches)
+        now = settings.from_here(step.step, step.progress, per_step)
+        others_compute = all(others > TOLERANCE for _, _, others in stretches)
+        return SpeedChange(
+            step=step.step,
+            tokens_per_second=settings.tokens_per_step / per_step,
+            measured=settings.tokens_per_step / settings.seconds_per_step,
+            others_compute=others_compute and per_step > settings.seconds_per_step,
+            steps=round(now.steps),
+            seconds_left=max(0.0, now.steps - step.step) * per_step,
+            expected=now.expected,
+        )

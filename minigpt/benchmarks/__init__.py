@@ -1,0 +1,1 @@
+"""LAMBADA, HellaSwag, CBT and language-modeling benchmarks."""

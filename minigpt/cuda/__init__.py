@@ -1,0 +1,1 @@
+"""Generation on CUDA: recorded graphs, and Triton kernels for a decoding step."""

@@ -1,0 +1,1 @@
+"""A teacher that is trained first, from whose predictions the model learns."""

@@ -1,0 +1,1 @@
+"""Training by several processes: launch, rendezvous, collective operations, sharding."""

@@ -1,0 +1,1 @@
+"""Text of EPUB, HTML, Word, PDF and subtitle files."""

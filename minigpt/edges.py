@@ -1,0 +1,198 @@
+"""The edges: packages that each add one thing to the spine. Each can be deleted, and other packages can add more.
+
+The rest of minigpt, the *spine*, imports no edge. It asks for what the edges provide at a *seam*:
+
+    for accelerate in provided("accelerate"):
+        accelerate(model)
+
+A package from elsewhere adds an edge by an entry point of the group `minigpt.edges`, whose object is an `Edge`.
+"""
+
+import functools
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+GROUP = "minigpt.edges"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """A part of minigpt that adds one thing.
+
+    `package` is what is deleted to be without it. `provides` has, by seam, what it adds there, each as
+    "module:attribute"; `commands` the same by the command's name.
+    """
+
+    name: str
+    sentence: str
+    package: str
+    provides: Mapping[str, str] = field(default_factory=dict)
+    commands: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether its package is there."""
+        return find_spec(self.package) is not None
+
+
+# Where several provide something at the same seam, the order is this one.
+EDGES = (
+    Edge(
+        name="native",
+        sentence="Operations of generation and training in C.",
+        package="minigpt.native",
+    ),
+    Edge(
+        name="cuda",
+        sentence="Generation on CUDA by recorded graphs and Triton kernels.",
+        package="minigpt.cuda",
+    ),
+    Edge(
+        name="autoplan",
+        sentence="Settings chosen for the text and the machine, and the result to expect.",
+        package="minigpt.autoplan",
+    ),
+    Edge(
+        name="distillation",
+        sentence="A teacher from whose predictions the model learns.",
+        package="minigpt.distillation",
+        provides={"train_settings": "minigpt.distillation.settings:DistillationSettings"},
+    ),
+    Edge(
+        name="tricks",
+        sentence="Sampled softmax, spelling features, BPE-dropout and token noise.",
+        package="minigpt.tricks",
+        provides={"train_settings": "minigpt.tricks.settings:TrickSettings"},
+    ),
+    Edge(
+        name="lora",
+        sentence="Adapters, frozen weights, and the files of peft.",
+        package="minigpt.lora",
+        provides={"train_settings": "minigpt.lora.settings:LoraSettings"},
+        commands={"merge": "minigpt.lora.command:merge"},
+    ),
+    Edge(
+        name="distributed",
+        sentence="Training by several processes.",
+        package="minigpt.distributed",
+        provides={"train_settings": "minigpt.distributed.settings:DistributedSettings"},
+    ),
+    Edge(
+        name="importers",
+        sentence="Weights of GGUF, nanoGPT, TensorFlow and PyTorch files.",
+        package="minigpt.importers",
+    ),
+    Edge(
+        name="foreign_tokenizers",
+        sentence="Tokenizers of the tokenizers library and of SentencePiece.",
+        package="minigpt.foreign_tokenizers",
+    ),
+    Edge(
+        name="documents",
+        sentence="Text of EPUB, HTML, Word, PDF and subtitle files.",
+        package="minigpt.documents",
+    ),
+    Edge(
+        name="chat_logs",
+        sentence="Conversations as training text.",
+        package="minigpt.chat_logs",
+        provides={"train_settings": "minigpt.chat_logs.settings:ChatLogSettings"},
+    ),
+    Edge(
+        name="large_corpora",
+        sentence="Parquet files, mixtures of texts, and token files of other programs.",
+        package="minigpt.large_corpora",
+    ),
+    Edge(
+        name="interactive",
+        sentence="Writing with a model in the terminal.",
+        package="minigpt.interactive",
+        commands={"play": "minigpt.interactive.play:play", "chat": "minigpt.interactive.chat:chat"},
+    ),
+    Edge(
+        name="server",
+        sentence="The OpenAI API, a playground and metrics over HTTP.",
+        package="minigpt.server",
+        commands={"serve": "minigpt.server.command:serve"},
+    ),
+    Edge(
+        name="exporters",
+        sentence="GGUF, ONNX, CTranslate2 and a page that runs in a browser.",
+        package="minigpt.exporters",
+        commands={"export": "minigpt.exporters.command:export"},
+    ),
+    Edge(
+        name="corpus_report",
+        sentence="What is in a text, before training on it.",
+        package="minigpt.corpus_report",
+        commands={"corpus": "minigpt.corpus_report.command:corpus"},
+    ),
+    Edge(
+        name="benchmarks",
+        sentence="LAMBADA, HellaSwag, CBT and language-modeling benchmarks.",
+        package="minigpt.benchmarks",
+    ),
+    Edge(
+        name="inspection",
+        sentence="Attention and predictions, layer by layer.",
+        package="minigpt.inspection",
+        commands={"inspect": "minigpt.inspection.command:inspect"},
+    ),
+    Edge(
+        name="memorization",
+        sentence="How much of a text was copied from the training text.",
+        package="minigpt.memorization",
+    ),
+    Edge(
+        name="reports",
+        sentence="A page about a run, also while it trains.",
+        package="minigpt.reports",
+        commands={"report": "minigpt.reports.command:report"},
+    ),
+    Edge(
+        name="loggers",
+        sentence="TensorBoard and Weights & Biases.",
+        package="minigpt.loggers",
+    ),
+    Edge(
+        name="pages",
+        sentence="What the pages of inspection, reports, the server and an export share.",
+        package="minigpt.pages",
+    ),
+    Edge(
+        name="foundations",
+        sentence="Attention step by step, as in the articles that minigpt grew out of.",
+        package="minigpt.foundations",
+    ),
+)
+
+
+@functools.cache
+def installed_edges() -> tuple[Edge, ...]:
+    """The edges that are there, those of other packages last."""
+    from importlib.metadata import entry_points
+
+    return (
+        *(edge for edge in EDGES if edge.is_installed),
+        *(point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)),
+    )
+
+
+@functools.cache
+def provided(seam: str) -> tuple[Any, ...]:
+    """What the installed edges provide at a seam, in the order of the table. It imports them."""
+    return tuple(load(edge.provides[seam]) for edge in installed_edges() if seam in edge.provides)
+
+
+def commands() -> dict[str, str]:
+    """The commands of the installed edges: their functions, as "module:attribute", by name."""
+    return {name: target for edge in installed_edges() for name, target in edge.commands.items()}
+
+
+def load(target: str) -> Any:
+    """The object of "module:attribute"."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)

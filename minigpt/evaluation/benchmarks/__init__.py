@@ -1,1 +1,0 @@
-"""Published benchmarks with their protocols, and GPT-2's published results."""

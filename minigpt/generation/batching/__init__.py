@@ -1,1 +1,0 @@
-"""Continuous batching: requests join and leave a running batch at every step."""

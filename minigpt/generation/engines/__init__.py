@@ -1,1 +1,0 @@
-"""Engines: implementations of a model's decode step in PyTorch, in CUDA graphs and in C."""

@@ -1,0 +1,1 @@
+"""Writing with a model in the terminal: `minigpt play` and `minigpt chat`."""

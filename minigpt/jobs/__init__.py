@@ -1,1 +1,0 @@
-"""Training jobs: plan, start and resume runs, load models. The command line and Python users both call these."""

@@ -1,0 +1,1 @@
+"""Parquet files, mixtures of texts, and token files of other programs."""

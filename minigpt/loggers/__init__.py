@@ -1,0 +1,1 @@
+"""Training events for TensorBoard and Weights & Biases."""

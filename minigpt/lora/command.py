@@ -1,0 +1,40 @@
+"""`minigpt merge`: adds an adapter to the weights of its base model, as a whole model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minigpt.cli.options import CheckpointsOption, NewestModelArgument, command_line, run_option
+from minigpt.cli.render.terminal import note, write
+
+
+def merge(
+    model: NewestModelArgument = None,
+    base: Annotated[
+        str | None, run_option("--model", help="the base model [default: the one that the adapter names]")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="the name to save it under [default: the adapter's, and -merged]")
+    ] = None,
+    checkpoints: CheckpointsOption = Path("checkpoints"),
+) -> None:
+    """Merge a LoRA adapter into its base model: writes a whole GPT-2 folder, for export and for other programs.
+
+    The adapter is a run of `minigpt train --lora`, or a folder of peft. It stays unchanged.
+
+    Examples:
+
+    - `minigpt merge letters`
+    - `minigpt merge adapters/poems --model gpt2 --name poems`
+    """
+    from minigpt.pretrained.open_model import find_model, merge_adapter
+
+    path = None if base is None else find_model(base, checkpoints)
+    merged, notes = merge_adapter(model, into=name, base=path, checkpoints=checkpoints)
+    for each in notes:
+        note(f"note: {each}")
+    note(f"saved in {merged.directory}: {merged.model.config.n_parameters:,} parameters")
+    note("try it with:")
+    name = merged.directory.name
+    write(command_line("generate", "Once upon a time", "--model", name, checkpoints=checkpoints))

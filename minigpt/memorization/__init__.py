@@ -1,0 +1,1 @@
+"""How much of a text was copied from the training text."""

@@ -1,0 +1,1 @@
+"""Opening models: runs, Hugging Face folders, the hub."""

@@ -1,0 +1,123 @@
+"""The result of every importer, its tensors by Hugging Face's names, and checks of its tokenizer against its model."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+
+from minigpt.config import GPTConfig
+from minigpt.errors import CheckpointError
+from minigpt.foreign_tokenizers.library import LibraryVocabulary
+from minigpt.storage.huggingface import StoredTensor, stored_tensors
+from minigpt.storage.tensors import LazyTensor, TensorSource
+from minigpt.tokenizer.display import token_label
+from minigpt.tokenizer.tokenizer import Tokenizer
+
+_GPT2_TOKENS, _GPT2_PADDED = 50257, 50304  # nanoGPT and others pad GPT-2's vocabulary to a multiple of 64
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model of another program, opened; its tensors are not read yet.
+
+    `tensors` has Hugging Face's names and orientation, whatever the format, so that one function builds every model.
+    `notes` are sentences for the user: what was assumed, skipped or converted. `scales_queries` if the scale of the
+    attention is multiplied into the weights of the queries, here or when the file was imported.
+    """
+
+    config: GPTConfig
+    tensors: TensorSource
+    tokenizer: Tokenizer
+    notes: tuple[str, ...] = ()
+    scales_queries: bool = False
+
+
+def find_tensors(
+    path: Path,
+    config: GPTConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    name_of: Callable[[StoredTensor], str],
+    *,
+    transposes: bool = False,
+) -> dict[str, str]:
+    """The names that a model's tensors have in a file, by Hugging Face's.
+
+    A shape in the file may have additional leading dimensions of 1, as OpenAI's convolutions of width 1 have;
+    `transposes` if its matrices are the transposes of Hugging Face's where torch's are.
+    Raises: CheckpointError for a tensor that is missing or of the wrong shape.
+    """
+    names = {}
+    for stored in stored_tensors(config):
+        name, expected = name_of(stored), _shape_in_file(stored, transposes)
+        if name not in shapes:
+            raise CheckpointError(f"{path} has no tensor {name!r}, expected of shape {expected}")
+        check_shape(path, name, shapes[name], expected)
+        names[stored.stored_name] = name
+    return names
+
+
+def lazy_tensors(
+    config: GPTConfig, names: Mapping[str, str], read: Callable[[str, bool], Tensor], *, transposes: bool = False
+) -> dict[str, LazyTensor]:
+    """The tensors with these names in a file, which `read` reads; `transposes` as in `find_tensors`."""
+    return {
+        stored.stored_name: LazyTensor.shaped(
+            partial(read, names[stored.stored_name]),
+            _shape_in_file(stored, transposes),
+            transposed=transposes and stored.transposed,
+        )
+        for stored in stored_tensors(config)
+    }
+
+
+def check_shape(path: Path, name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """Raises CheckpointError if a tensor in a file has another shape than expected, apart from leading ones."""
+    leading = len(shape) - len(expected)
+    if leading < 0 or shape[leading:] != expected or any(size != 1 for size in shape[:leading]):
+        raise CheckpointError(f"{name!r} in {path} has shape {shape}, expected {expected}")
+
+
+def _shape_in_file(stored: StoredTensor, transposes: bool) -> tuple[int, ...]:
+    return stored.shape[::-1] if transposes and stored.transposed else stored.shape
+
+
+def may_use_gpt2_vocabulary(config: GPTConfig) -> bool:
+    """Whether a model without a tokenizer has GPT-2's vocabulary size, padded or not."""
+    return _GPT2_TOKENS <= config.vocab_size <= _GPT2_PADDED
+
+
+def tokenizer_notes(tokenizer: Tokenizer) -> list[str]:
+    """Notes for the user if several tokens end a text, or texts do not become tokens and text again as GPT-2's do."""
+    notes = []
+    if len(tokenizer.end_ids) > 1:
+        ends = ", ".join(f"{id} ({token_label(tokenizer, id)})" for id in tokenizer.end_ids)
+        notes.append(f"a generated text ends at any of these tokens: {ends}")
+    names = {id: name for name, id in tokenizer.special.items()}
+    before = "".join(names[id] for id in tokenizer.prefix_ids)
+    begins = f"{before} begins every prompt, as in transformers"
+    if isinstance(tokenizer.vocabulary, LibraryVocabulary):
+        lost = "; ".join(tokenizer.losses() or ["it keeps every character"])
+        start = begins if before else f"an empty prompt becomes {names[tokenizer.start_of_text]}"
+        ends = f"{names[tokenizer.end_of_text]} ends a text"
+        notes.append(f"the tokenizer ({tokenizer.name}) is run by the tokenizers library: {lost}; {start}, and {ends}")
+    elif before:
+        notes.append(f"{begins} (the tokenizer's post_processor or add_bos_token)")
+    return notes
+
+
+def check_vocabulary(tokenizer: Tokenizer, config: GPTConfig, source: object) -> list[str]:
+    """Notes for the user if the model has more embeddings than the tokenizer has tokens; `source` is for errors.
+
+    Raises: CheckpointError if it has fewer.
+    """
+    tokens, rows = tokenizer.vocab_size, config.vocab_size
+    if tokens > rows:
+        raise CheckpointError(
+            f"{source} has a model of {rows} tokens, but its tokenizer ({tokenizer.name}) has {tokens};"
+            " they do not belong together"
+        )
+    if tokens < rows - 1:
+        return [f"ids {tokens} to {rows - 1} have no token and are never generated"]
+    return [f"the id {tokens} has no token and is never generated"] if tokens < rows else []

@@ -1,0 +1,129 @@
+"""The loss curve and the report of a run: the report while it trains, both when it has ended."""
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from minigpt.autoplan.baselines import recorded_baselines
+from minigpt.errors import MissingPackageError
+from minigpt.reports import REPORT, loss_curve
+from minigpt.reports.page_data import rounded
+from minigpt.reports.run_report import write_report
+from minigpt.runs.events import Event, SpeedChange, Started, TeacherTrained
+from minigpt.storage.run import Run
+from minigpt.tokenizer.display import one_line
+from minigpt.training.events import Evaluation, Finished, Notice, Sample, Step
+
+Kind = TypeVar("Kind", bound=Event)
+_SHARE = 0.01  # of the time of the run that writing the page may take
+_MOST_NOTICES = 50
+
+
+def keep_report(
+    training: Generator[Kind, None, None], run: Run, *, opened: Callable[[Path], object] | None = None
+) -> Generator[Kind | Notice, None, None]:
+    """Passes on the events of a job, and rewrites the report of its `run` at each evaluation, as a page that reloads.
+
+    `opened` is called once with its path, when it is there. If the caller leaves before the end, training is closed
+    first, which saves, and the page ends too. An error of the page is a notice, once; the run does not fail.
+    """
+    path = run.directory / REPORT
+    page: RunningReport | None = None
+    failed = ended = False
+
+    def attempt(write: Callable[[], object]) -> Iterator[Notice]:
+        nonlocal failed
+        try:
+            write()
+        except Exception as error:  # of any kind: what is trained is saved without the page
+            if not failed:
+                failed = True
+                yield Notice(0, f"no report is written during training: {type(error).__name__}: {error}")
+
+    try:
+        with closing(training):
+            for event in training:
+                if isinstance(event, Started):
+                    shown = Run.open(event.directory) if event.is_teacher else run
+                    page = RunningReport(shown, path, event.total_steps)
+                    yield event
+                    yield from attempt(page.write)
+                    if opened is not None and not failed:
+                        opened(path)
+                        opened = None
+                    continue
+                if page is not None:
+                    page.observe(event)
+                    if isinstance(event, Evaluation | Sample):
+                        yield from attempt(page.write)
+                ended = ended or isinstance(event, Finished)
+                yield event
+    finally:
+        if page is not None and not ended:
+            list(attempt(page.end))  # a closed generator cannot yield the notice
+
+
+def write_pages(run: Run, *, report: bool = True) -> Iterable[str]:
+    """Draws the loss curve and writes the report of a run that has ended; yields a sentence on each.
+
+    A run that is trained and saved does not fail because a page about it cannot be made.
+    """
+    path = run.directory / "loss.png"
+    try:
+        known = {baseline.label: baseline.bits_per_byte for baseline in recorded_baselines(run.record)}
+        loss_curve.draw_loss_curve(run.read_log(), path, known)
+        yield f"loss curve: {path}"
+    except MissingPackageError as error:
+        yield f"no loss curve was drawn: {error}"
+    except Exception as error:  # of any kind: training has ended and is saved
+        yield f"no loss curve was drawn: {type(error).__name__}: {error}"
+    if not report:
+        return
+    path = run.directory / REPORT
+    try:
+        write_report([run.directory], path)
+        yield f"report: {path}"
+    except Exception as error:
+        yield f"no report was written: {type(error).__name__}: {error}"
+
+
+class RunningReport:
+    """Writes the page of a run at `path`, with how far the run has come. `total_steps` is None for a budget in minutes.
+
+    It is written atomically and takes at most a hundredth of the time: a long log is read again for each page.
+    """
+
+    def __init__(self, run: Run, path: Path, total_steps: int | None) -> None:
+        self._run, self._path, self._total_steps = run, path, total_steps
+        self._notices: list[str] = []
+        self._step: Step | None = None
+        self._written = self._cost = 0.0
+
+    def observe(self, event: Event) -> None:
+        """Notes how far the run has come, and what the next page says."""
+        if isinstance(event, Step):
+            self._step = event
+        elif isinstance(event, Notice | SpeedChange | TeacherTrained):
+            self._notices = [*self._notices[-_MOST_NOTICES + 1 :], one_line(event.text)]
+
+    def write(self) -> None:
+        """Writes the page, unless the last one took more than a hundredth of the time since."""
+        began = time.time()
+        if self._cost > _SHARE * (began - self._written):
+            return
+        status: dict[str, Any] | None = None
+        if self._step is not None:
+            status = {name: rounded(value) for name, value in asdict(self._step).items()}
+            status["total_steps"] = self._total_steps
+        interval = began - self._written if self._written else None
+        live = {"status": status, "notices": self._notices, "written": began, "interval": interval}
+        write_report([self._run.directory], self._path, problems=[], live=live)
+        self._written, self._cost = began, time.time() - began
+
+    def end(self) -> None:
+        """Writes the page of a run that was left before its end, which no longer reloads itself."""
+        if self._written:
+            write_report([self._run.directory], self._path, problems=[])

@@ -1,0 +1,1 @@
+"""Training runs: plan, start, resume, train; the same for the command line and Python."""

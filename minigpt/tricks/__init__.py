@@ -1,0 +1,1 @@
+"""Sampled softmax, spelling features and BPE-dropout."""
