@@ -54,12 +54,20 @@ EDGES = (
         name="autoplan",
         sentence="Settings chosen for the text and the machine, and the result to expect.",
         package="minigpt.autoplan",
+        provides={
+            "planner": "minigpt.autoplan.planner:MeasuringPlanner",
+            "sinks": "minigpt.autoplan.speed_monitor:speed_sink",
+            "annotations": "minigpt.autoplan.annotations:PlanAnnotations",
+        },
     ),
     Edge(
         name="distillation",
         sentence="A teacher from whose predictions the model learns.",
         package="minigpt.distillation",
-        provides={"train_settings": "minigpt.distillation.settings:DistillationSettings"},
+        provides={
+            "train_settings": "minigpt.distillation.settings:DistillationSettings",
+            "stages": "minigpt.distillation.teacher:TeacherStage",
+        },
     ),
     Edge(
         name="tricks",
@@ -78,7 +86,10 @@ EDGES = (
         name="distributed",
         sentence="Training by several processes.",
         package="minigpt.distributed",
-        provides={"train_settings": "minigpt.distributed.settings:DistributedSettings"},
+        provides={
+            "train_settings": "minigpt.distributed.settings:DistributedSettings",
+            "world": "minigpt.distributed.joined_world:joined_world",
+        },
     ),
     Edge(
         name="importers",
@@ -99,7 +110,10 @@ EDGES = (
         name="chat_logs",
         sentence="Conversations as training text.",
         package="minigpt.chat_logs",
-        provides={"train_settings": "minigpt.chat_logs.settings:ChatLogSettings"},
+        provides={
+            "train_settings": "minigpt.chat_logs.settings:ChatLogSettings",
+            "annotations": "minigpt.chat_logs.annotations:ChatAnnotations",
+        },
     ),
     Edge(
         name="large_corpora",
@@ -145,17 +159,26 @@ EDGES = (
         name="memorization",
         sentence="How much of a text was copied from the training text.",
         package="minigpt.memorization",
-    ),
-    Edge(
-        name="reports",
-        sentence="A page about a run, also while it trains.",
-        package="minigpt.reports",
-        commands={"report": "minigpt.reports.command:report"},
+        provides={"annotations": "minigpt.memorization.annotations:CopyingAnnotations"},
     ),
     Edge(
         name="loggers",
         sentence="TensorBoard and Weights & Biases.",
         package="minigpt.loggers",
+        provides={
+            "sink_settings": "minigpt.loggers.settings:LoggerSettings",
+            "sinks": "minigpt.loggers.loggers:logger_sink",
+        },
+    ),
+    Edge(
+        name="reports",
+        sentence="A page about a run, also while it trains.",
+        package="minigpt.reports",
+        provides={
+            "sink_settings": "minigpt.reports.settings:ReportSettings",
+            "sinks": "minigpt.reports.run_pages:report_sink",
+        },
+        commands={"report": "minigpt.reports.command:report"},
     ),
     Edge(
         name="pages",

@@ -21,7 +21,6 @@ from minigpt.errors import ConfigError, MinigptError
 from minigpt.lora.fine_tuning import check_fine_tuning
 from minigpt.run_options import RunOptions
 
-FINE_TUNED = "fine-tuned"  # instead of a preset's name, if the model to fine-tune gives the shape
 DEFAULT_MINUTES = 5.0
 _MEASURING = 0.1  # the most that measuring takes of a budget in minutes, as a fraction
 _MAX_PARAMETERS = 2  # in the blocks, per byte of text

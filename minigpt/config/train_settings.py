@@ -111,6 +111,25 @@ class TrainSettings(Settings):
             )
 
     @property
+    def n_processes(self) -> int | None:
+        """The number of processes on this machine that train together; None if it was not chosen."""
+        return None
+
+    def check_processes(self, processes: int) -> None:
+        """Raises ConfigError if so many processes cannot train together with these settings."""
+
+    def check_devices(self) -> None:
+        """Raises ConfigError or DeviceError if this machine cannot run that number of processes."""
+
+    def check_base(self, base: str | None) -> None:
+        """Raises ConfigError if these settings need a model to fine-tune and `base` is None."""
+
+    @property
+    def maps_base(self) -> bool:
+        """Whether the weights of a model to fine-tune stay on disk until they are read, once."""
+        return False
+
+    @property
     def scored_text(self) -> str:
         """What the losses are measured on, if that is not all of the text: "of the assistant's turns only"."""
         return ""

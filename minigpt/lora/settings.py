@@ -60,6 +60,17 @@ class LoraSettings(TrainSettings):
             name = of_lora[0]
             raise ConfigError(f"{name} ({given[name]}) needs --lora, the adapter that it is a setting of")
 
+    def check_base(self, base: str | None) -> None:
+        super().check_base(base)
+        for name in ("lora", "freeze"):
+            if base is None and getattr(self, name):
+                raise ConfigError(f"{name} needs --from: the model to fine-tune")
+
+    @property
+    def maps_base(self) -> bool:
+        # Weights that are compressed are read once, so they need not be copied into memory before.
+        return super().maps_base or self.base_dtype != "float32"
+
     @property
     def unsharded_for(self) -> str:
         """The setting for which the weights are never sharded, and its value."""

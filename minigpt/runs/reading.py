@@ -2,7 +2,6 @@
 
 from collections.abc import Generator, Iterator, Sequence
 
-from minigpt.autoplan.defaults import plan_tokenizer
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.corpus_cache import cache_root
@@ -14,6 +13,7 @@ from minigpt.importers.token_tokenizer import tokenizer_of
 from minigpt.large_corpora.mixture import scan_texts
 from minigpt.large_corpora.token_files import TokenFile
 from minigpt.runs.events import Activity, Event
+from minigpt.runs.planner import planner
 from minigpt.storage.run_record import CorpusRecord
 from minigpt.tokenizer.bpe_training import requested_vocab_size
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -52,7 +52,7 @@ def read_corpus(
         yield Activity("")
         yield from _notices_on_tokens(corpus, files, characters)
         return corpus
-    tokenizer = tokenizer or plan_tokenizer(sum(text.text_bytes for text in texts.scans))
+    tokenizer = tokenizer or planner().tokenizer(sum(text.text_bytes for text in texts.scans))
     yield Activity("tokenizing", in_bytes=True)
     corpus = Corpus.mix(
         texts.scans, texts.weights, tokenizer, validation_fraction=reading.validation_fraction, progress=progress
