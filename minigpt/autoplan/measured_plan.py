@@ -1,8 +1,6 @@
 """A plan with what was measured: the speed of this machine, the memory, the baselines, the loss to expect."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from minigpt.autoplan.baselines import Baseline
 from minigpt.autoplan.planned_settings import PlannedSettings
@@ -10,16 +8,15 @@ from minigpt.distillation.planning import teacher_settings
 from minigpt.lora.fine_tuning import trained_parameters
 from minigpt.runs.events import ExpectedRange
 from minigpt.runs.plan import Plan, Row
-from minigpt.storage.run_record import BaselinesRecord
 from minigpt.units import count, duration, size
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredPlan(Plan):
-    """A plan made from a measurement of this machine. `baselines` are the methods that the run is compared with."""
+    """A plan made from a measurement of this machine."""
 
     settings: PlannedSettings
-    baselines: tuple[Baseline, ...] = field(repr=False)
+    baselines: tuple[Baseline, ...] = field(default=(), repr=False)
 
     @property
     def steps(self) -> int:
@@ -40,16 +37,6 @@ class MeasuredPlan(Plan):
     def expected(self) -> ExpectedRange | None:
         """The bits per byte, `low` to `high`, that four of five runs end with; None where nothing can be said."""
         return self.settings.expected
-
-    @property
-    def recorded(self) -> Mapping[str, Any]:
-        # The baselines are of the whole text, and not comparable with losses that leave messages out.
-        measured = self.baselines if self.corpus.scores_all("all") else ()
-        expected = self.expected
-        return {
-            "baselines": BaselinesRecord(fingerprint=self.corpus.fingerprint, measured=measured),
-            "expected": None if expected is None else (expected.low, expected.high),
-        }
 
     def rows(self) -> list[Row]:
         settings, training = self.settings, self.training

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def print_next_steps(job: "Job", checkpoints: Path, annotations: "Sequence[Annotations]") -> None:
     """What would make the model better, and a command that tries it, by default with words of the training text."""
-    from minigpt.runs.example_prompt import example_prompt
+    from minigpt.cli.example_prompt import example_prompt
 
     for step in chain.from_iterable(each.next_steps(job) for each in annotations):
         note(step.text)

@@ -67,6 +67,7 @@ class TrainSettings(Settings):
         50_000,
         "validation tokens per evaluation; the last one uses all, or as many as fit into a tenth of --minutes",
         min=1,
+        on_resume="allowed",
     )
     sample_every: int | None = _saving(None, "steps between samples; 0: none [default: at most 5 samples]", min=0)
     sample_prompt: str = _saving(
@@ -75,7 +76,7 @@ class TrainSettings(Settings):
     save_every: int | None = _saving(None, "steps between checkpoints [default: one at every evaluation]", min=1)
     save_minutes: float = _saving(5.0, "maximum minutes between checkpoints", above=0)
     patience: int | None = _saving(None, "evaluations without improvement before early stopping; 0: never", min=0)
-    seed: int = _machine(1337, "random seed of everything random in the run", min=0, max=2**63 - 1)
+    seed: int = _machine(1337, "random seed of everything random in the run", min=0, max=2**63 - 1, on_resume="allowed")
     checkpoint_activations: Literal["auto", "on", "off"] = _machine(
         "auto", "recompute activations in the backward pass to save memory; auto: if memory is short"
     )
@@ -84,6 +85,7 @@ class TrainSettings(Settings):
         "auto",
         "dtype of matrix products; weights stay float32; auto on a CPU: bfloat16 if minigpt train "
         "measures it to be faster",
+        on_resume="allowed",
     )
     compile: Literal["auto", "on", "off"] = _machine(
         "auto",
@@ -120,6 +122,14 @@ class TrainSettings(Settings):
 
     def check_devices(self) -> None:
         """Raises ConfigError or DeviceError if this machine cannot run that number of processes."""
+
+    def largest_dropout(self, model: GPTConfig) -> float:
+        """The largest dropout probability in a run of this model."""
+        return model.dropout
+
+    def decided(self) -> dict[str, Any]:
+        """The settings by name, with what training takes None for, as a resumed run compares them."""
+        return self.to_dict()
 
     def check_base(self, base: str | None) -> None:
         """Raises ConfigError if these settings need a model to fine-tune and `base` is None."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from minigpt.config.gpt_config import GPTConfig
 from minigpt.config.train_settings import TrainSettings
 from minigpt.errors import ConfigError
 from minigpt.settings import setting
@@ -59,6 +60,12 @@ class LoraSettings(TrainSettings):
         if (of_lora := sorted(_OF_LORA & given.keys())) and not given.get("lora"):
             name = of_lora[0]
             raise ConfigError(f"{name} ({given[name]}) needs --lora, the adapter that it is a setting of")
+
+    def largest_dropout(self, model: GPTConfig) -> float:
+        return max(super().largest_dropout(model), self.lora_dropout if self.lora else 0.0)
+
+    def decided(self) -> dict[str, Any]:
+        return super().decided() | {"lora": bool(self.lora), "lora_embedding": bool(self.lora_embedding)}
 
     def check_base(self, base: str | None) -> None:
         super().check_base(base)

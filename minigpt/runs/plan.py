@@ -1,17 +1,17 @@
 """The plan of a run: its text, its settings as chosen and given, and the table that shows them."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
+from minigpt.runs.events import ExpectedRange
 from minigpt.runs.request import Request
 from minigpt.storage.checkpoint import Checkpoint
+from minigpt.storage.run_record import BaselineRecord
 from minigpt.training.budget import planned_steps
 from minigpt.units import count, size
 
@@ -42,14 +42,16 @@ class Draft:
 class Plan(Draft):
     """A planned run; nothing is written yet. `minigpt.fit(plan)` trains it.
 
-    `preset`, `model` and `training` are its settings, every one chosen or given. `notes` are sentences for the user,
-    `seconds` the time that measuring took, which a budget in minutes includes. `str(plan)` is the table of
+    `preset`, `model` and `training` are its settings, every one chosen or given. `baselines` are the methods that the
+    run is compared with, `notes` sentences for the user, `seconds` the time that measuring took, which a budget in
+    minutes includes. `str(plan)` is the table of
     `minigpt train --plan`.
     """
 
     preset: str
     model: GPTConfig
     training: TrainConfig
+    baselines: tuple[BaselineRecord, ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -68,9 +70,14 @@ class Plan(Draft):
         return None
 
     @property
-    def recorded(self) -> Mapping[str, Any]:
-        """What training.json records of the plan besides its settings."""
-        return {}
+    def tokens_per_second(self) -> float | None:
+        """The speed of training as measured on this machine; None if it was not measured."""
+        return None
+
+    @property
+    def expected(self) -> ExpectedRange | None:
+        """The bits per byte, `low` to `high`, that four of five runs end with; None where nothing can be said."""
+        return None
 
     def rows(self) -> list[Row]:
         """The table of the plan."""

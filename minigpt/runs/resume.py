@@ -16,7 +16,7 @@ from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.lora.layers import load_trained_state
 from minigpt.model.gpt import GPT
 from minigpt.pretrained.open_model import load_base
-from minigpt.runs.changes import asked_after, changes_in, describe, is_free, largest_dropout, refuse
+from minigpt.runs.changes import asked_after, changes_in, describe, is_free, refuse
 from minigpt.runs.events import Event
 from minigpt.runs.find_run import LENGTH
 from minigpt.runs.job import Job, stage_state
@@ -181,7 +181,7 @@ def _changed_settings(
     shape = begun.model.replace(dropout=changed.get("dropout", begun.model.dropout))
     given = request.options.to_dict()
     training, reading = begun.training, begun.reading
-    dropout = largest_dropout(shape, training)
+    dropout = training.largest_dropout(shape)
     new = {name: value for name, value in given.items() if is_free(name, dropout=dropout)} | changed
     if LENGTH & new.keys():
         training = training.replace(steps=None, epochs=None, minutes=None)

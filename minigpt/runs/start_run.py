@@ -31,7 +31,7 @@ from minigpt.runs.resume import resume_run
 from minigpt.storage.checkpoint import TRAINING, Checkpoint, free_name
 from minigpt.storage.files import exists
 from minigpt.storage.run import Run
-from minigpt.storage.run_record import AdapterBase, Environment, RunRecord
+from minigpt.storage.run_record import AdapterBase, BaselinesRecord, Environment, RunRecord
 from minigpt.storage.runs import next_number
 from minigpt.training.events import Notice
 from minigpt.training.world import World
@@ -147,9 +147,14 @@ def start_run(planned: Plan, *, keeps_plan: bool = False) -> Generator[Event, No
         tokenizer=corpus.tokenizer.name,
         chat_template=corpus.tokenizer.chat_template,
         corpus=corpus_record(corpus),
+        baselines=BaselinesRecord(
+            fingerprint=corpus.fingerprint,
+            # They are of the whole text, and not comparable with losses that leave messages out.
+            measured=planned.baselines if corpus.scores_all("all") else (),
+        ),
         model=planned.model,
         training=planned.training,
-        **planned.recorded,
+        expected=(expected.low, expected.high) if (expected := planned.expected) is not None else None,
     )
     directory, run = planned.directory, None
     while run is None:
