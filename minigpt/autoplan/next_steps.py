@@ -19,7 +19,7 @@ from minigpt.data.source_files import path_from_here
 from minigpt.runs.events import ExpectedRange
 from minigpt.runs.find_run import LENGTH
 from minigpt.runs.job import Job
-from minigpt.runs.resume import last_state
+from minigpt.runs.saved_state import last_state
 from minigpt.storage.run_record import Result, RunRecord
 from minigpt.units import count
 

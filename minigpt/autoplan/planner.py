@@ -25,8 +25,7 @@ from minigpt.errors import ConfigError
 from minigpt.lora.adapter import is_adapter
 from minigpt.native.compiled import why_unavailable
 from minigpt.runs.events import Activity, Event
-from minigpt.runs.plan import FINE_TUNED, Draft, Plan
-from minigpt.runs.planner import Planner
+from minigpt.runs.plan import FINE_TUNED, Draft, Plan, Planner
 from minigpt.storage.run_record import RunRecord
 from minigpt.threads import TOLERANCE, OtherPrograms
 

@@ -119,8 +119,7 @@ def _train_with_main(world: "World") -> None:
     """Receives the job from the main process and trains without output, as every other process does."""
     from minigpt.data.corpus import Corpus
     from minigpt.lora.fine_tuning import apply_fine_tuning
-    from minigpt.runs.job import Share
-    from minigpt.runs.run_job import train_job
+    from minigpt.runs.job import Share, train_job
     from minigpt.training.clock import Control
 
     if (message := world.broadcast_object(None)) is None:

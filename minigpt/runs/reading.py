@@ -13,7 +13,7 @@ from minigpt.importers.token_tokenizer import tokenizer_of
 from minigpt.large_corpora.mixture import scan_texts
 from minigpt.large_corpora.token_files import TokenFile
 from minigpt.runs.events import Activity, Event
-from minigpt.runs.planner import planner
+from minigpt.runs.plan import planner
 from minigpt.storage.run_record import CorpusRecord
 from minigpt.tokenizer.bpe_training import requested_vocab_size
 from minigpt.tokenizer.tokenizer import Tokenizer

@@ -11,10 +11,9 @@ from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.model.gpt import GPT
-from minigpt.runs import run_job as module
+from minigpt.runs import job as module
 from minigpt.runs.events import Event, Started
-from minigpt.runs.job import Events, Job, Share, Stage, Train
-from minigpt.runs.run_job import run_job
+from minigpt.runs.job import Events, Job, Share, Stage, Train, run_job
 from minigpt.runs.sinks import Sink
 from minigpt.storage.run import Run
 from minigpt.training.clock import Control
@@ -98,7 +97,7 @@ def test_an_error_after_the_end_is_raised_after_the_last_words(job: Job, monkeyp
 
     def collect() -> None:
         for event in run_job(job, [Listener()]):
-            events.append(event)  # noqa: PERF402  (those before the error are kept)
+            events.append(event)
 
     with pytest.raises(CheckpointError, match="the disk is full"):
         collect()

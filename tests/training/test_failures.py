@@ -19,7 +19,7 @@ from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, TrainingError
 from minigpt.model.gpt import GPT
-from minigpt.runs.resume import resume_point
+from minigpt.runs.saved_state import resume_point
 from minigpt.storage.last_state import LastState
 from minigpt.storage.run import Run
 from minigpt.storage.tensors import TensorFile
