@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from minigpt.config import ReadingConfig
 from minigpt.data import sources, token_writer
 from minigpt.data.corpus import Corpus
-from minigpt.data.joined import JoinedArrays
 from minigpt.data.sources import scan
+from minigpt.data.texts import find_texts
 from minigpt.errors import ConfigError, DataError
 from minigpt.large_corpora import mixture
-from minigpt.large_corpora.mixture import BLOCK, scan_texts, shares, weighted
+from minigpt.large_corpora.joined import JoinedArrays
+from minigpt.large_corpora.mixture import BLOCK, shares, weighted
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven"]
@@ -189,8 +190,8 @@ def mixed(tmp_path: Path) -> Corpus:
     write_rows(tmp_path / "web.jsonl", 300)
     (tmp_path / "books.txt").write_text("<|endoftext|>".join(f"UPPER CASE {n}" * 9 for n in range(60)))
     reading = ReadingConfig(mix=True)
-    texts = scan_texts([f"{tmp_path / 'web.jsonl'}=1", f"{tmp_path / 'books.txt'}=3"], reading)
-    return Corpus.mix(texts.scans, texts.weights, BYTES, cache=tmp_path / "cache")
+    texts = find_texts([f"{tmp_path / 'web.jsonl'}=1", f"{tmp_path / 'books.txt'}=3"], reading)
+    return texts.build(BYTES, cache=tmp_path / "cache")
 
 
 def test_each_text_has_its_share_whatever_its_size(mixed: Corpus) -> None:
@@ -243,8 +244,8 @@ def test_a_text_with_hardly_anything_held_out_leaves_the_others_theirs() -> None
 
 def test_other_weights_use_the_same_tokens(mixed: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minigpt.data.corpus.write_corpus", None)
-    texts = scan_texts([f"{tmp_path / 'web.jsonl'}=2", f"{tmp_path / 'books.txt'}=3"], ReadingConfig(mix=True))
-    other = Corpus.mix(texts.scans, texts.weights, BYTES, cache=tmp_path / "cache")
+    texts = find_texts([f"{tmp_path / 'web.jsonl'}=2", f"{tmp_path / 'books.txt'}=3"], ReadingConfig(mix=True))
+    other = texts.build(BYTES, cache=tmp_path / "cache")
     assert other.fingerprint != mixed.fingerprint
     assert len(other.train) == len(mixed.train)
 
