@@ -15,6 +15,7 @@ from minigpt.tokenizer.vocabulary import replace_surrogates
 if TYPE_CHECKING:
     from minigpt.data.corpus import Corpus
     from minigpt.data.sources import Scan
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 
 class Record(NamedTuple):
@@ -108,6 +109,12 @@ class Conversations(Protocol):
 def conversations() -> Conversations | None:
     """What reads conversations, if it is installed."""
     return next(iter(provided("conversations")), None)
+
+
+def writes_conversations(tokenizer: "Tokenizer") -> bool:
+    """Whether a tokenizer has the chat template of the conversations that are read here."""
+    reader = conversations()
+    return reader is not None and tokenizer.chat_template == reader.chat_template
 
 
 _MESSAGE_KEYS = {"role", "from", "content", "value"}  # an object with one of them is a part of a conversation

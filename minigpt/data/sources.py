@@ -6,15 +6,12 @@ Documents are yielded in pieces, so that no document has to fit into memory.
 import codecs
 import hashlib
 import json
-import os
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minigpt.bounded_reading import read_json_value
 from minigpt.config import ReadingConfig
 from minigpt.data.find_files import find_files
 from minigpt.data.records import Record, conversations, records_of
@@ -33,8 +30,6 @@ from minigpt.tokenizer.vocabulary import END_OF_TEXT
 BLOCK_SIZE = 2**20  # bytes per read
 MANY_DOCUMENTS = 4096  # a scan records the lengths of at most this many
 
-_REMEMBERED = 2**26  # bytes of files from which on the result of a scan is kept
-_MEASURED = ("text_bytes", "n_documents", "n_conversations", "n_unlearned", "document_lengths", "content_hash")
 _HASH_BYTES = 8  # of a document: among a billion different ones, one in 37 such texts is taken for another
 _MAX_BLANK = 2**25  # characters of white space before the first other character of a document
 _TEXT_END, _CONVERSATION_END = b"\xff", b"\xfe"  # bytes that never occur in UTF-8
@@ -102,8 +97,7 @@ def scan(
     text_key: str = "text",
     encoding: str = "utf-8",
     encoding_errors: str = "strict",
-    seen: set[bytes] | None = None,
-    cache: Path | None = None,
+    measure: "Measure | None" = None,
 ) -> Scan:
     """Finds the files of these sources and reads them once, in constant memory, to measure their text.
 
@@ -112,9 +106,7 @@ def scan(
     conversation under `text_key`, these compressed by gzip or zstd or not, or of a format that an edge reads. The
     literal "<|endoftext|>" separates documents; documents of white space only are skipped.
 
-    With `seen`, the hashes of other documents, documents that are equal to one of these or to an earlier one of this
-    text are dropped, and the hashes of the rest are added. In the folder `cache`, the result for a large text is kept
-    under the paths, sizes and times of change of its files, so that it is not read again to be recognized.
+    `measure` reads the files, by default `measure_text`.
 
     Raises: DataError for a source that is missing, has no text, or cannot be decoded; ConfigError for an unknown
     `encoding` or `encoding_errors`.
@@ -124,12 +116,7 @@ def scan(
     files, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
     if (logs := conversations()) is not None:
         notes += logs.notes(files, text_key)
-    path = None if cache is None or seen is not None else _remembered_path(cache, files, reading)
-    measured = None if path is None else _remembered(path)
-    if measured is None:
-        measured = _measure(files, reading, seen)
-        if path is not None:
-            _remember(path, measured)
+    measured = (measure or measure_text)(files, reading)
     if measured["n_unlearned"]:
         notes.append(f"messages with weight 0, which are read but not learned: {measured['n_unlearned']:,}")
     return Scan(
@@ -142,8 +129,15 @@ def scan(
     )
 
 
-def _measure(files: Sequence[SourceFile], reading: ReadingConfig, seen: set[bytes] | None) -> dict[str, Any]:
-    """Reads the files: the fields of `Scan` that describe their text."""
+Measure = Callable[[Sequence[SourceFile], ReadingConfig], dict[str, Any]]
+
+
+def measure_text(files: Sequence[SourceFile], reading: ReadingConfig, seen: set[bytes] | None = None) -> dict[str, Any]:
+    """Reads the files: the fields of `Scan` that describe their text.
+
+    With `seen`, the hashes of other documents, documents that are equal to one of these or to an earlier one of this
+    text are dropped, and the hashes of the rest are added.
+    """
     digest, of_document, logs = hashlib.sha256(), hashlib.blake2b(digest_size=_HASH_BYTES), conversations()
     lengths, duplicates = array("q"), array("q")
     number = size = length = text_bytes = n_conversations = n_unlearned = 0
@@ -179,32 +173,6 @@ def _measure(files: Sequence[SourceFile], reading: ReadingConfig, seen: set[byte
         "content_hash": digest.hexdigest(),
         "duplicates": tuple(duplicates),
     }
-
-
-def _remembered_path(cache: Path, files: Sequence[SourceFile], reading: ReadingConfig) -> Path | None:
-    """The file that keeps the result of a scan of these files; None for a small text."""
-    found = [(file, file.stat()) for file in files]
-    if sum(status.st_size for _, status in found) < _REMEMBERED or any(str(file.path) != file.name for file in files):
-        return None  # copies of pipes and documents have other paths each time
-    key = [[os.path.realpath(file.path), *file.decoding, status.st_size, status.st_mtime_ns] for file, status in found]
-    named = json.dumps([_MEASURED, reading.text_key, reading.encoding_errors, key]).encode()
-    return cache / "scans" / f"{hashlib.sha256(named).hexdigest()[:32]}.json"
-
-
-def _remembered(path: Path) -> dict[str, Any] | None:
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        measured = read_json_value(path)
-        return {name: measured[name] for name in _MEASURED} | {"document_lengths": tuple(measured["document_lengths"])}
-    return None
-
-
-def _remember(path: Path, measured: dict[str, Any]) -> None:
-    """Keeps a result; a cache that cannot be written costs time only."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps({name: measured[name] for name in _MEASURED}), encoding="utf-8")
-        temporary.replace(path)
 
 
 def _hashed(found: Iterable[Document], digest: "hashlib._Hash") -> Iterator[Document]:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus, corpus_fingerprint
-from minigpt.data.sources import Scan, scan
+from minigpt.data.sources import Measure, Scan, measure_text, scan
 from minigpt.data.token_writer import ByteProgress
 from minigpt.edges import provided
 from minigpt.tokenizer.bpe_training import default_tokenizer
@@ -66,7 +66,7 @@ class TokenReader(Protocol):
     """Reads more than one text, or tokens; edges provide it at the seam "token_reader"."""
 
     def find(self, sources: Sequence[str], reading: ReadingConfig, cache: Path | None) -> Texts | None:
-        """What these sources hold; None if they are one text of plain documents. See `scan` for `cache`."""
+        """What these sources hold; None if it reads them no differently. It may keep what it finds in `cache`."""
 
     def has_tokens(self, source: str) -> bool:
         """Whether a source names tokens, not text."""
@@ -76,27 +76,24 @@ class TokenReader(Protocol):
 
 
 def find_texts(sources: Sequence[str], reading: ReadingConfig, cache: Path | None = None) -> Texts:
-    """Reads the sources as one text or as an edge does; see `scan` for `cache`.
+    """Reads the sources as one text or as an edge does, which may keep what it finds in the folder `cache`.
 
     Raises: DataError, ConfigError as `scan`.
     """
     for reader in provided("token_reader"):
         if (texts := reader.find(sources, reading, cache)) is not None:
             return texts
-    return Texts([scan_text(list(sources), reading, cache=cache)])
+    return Texts([scan_text(list(sources), reading)])
 
 
-def scan_text(
-    sources: str | Sequence[str], reading: ReadingConfig, *, cache: Path | None = None, seen: set[bytes] | None = None
-) -> Scan:
+def scan_text(sources: str | Sequence[str], reading: ReadingConfig, measure: Measure = measure_text) -> Scan:
     """Scans one text with these settings."""
     return scan(
         sources,
         text_key=reading.text_key,
         encoding=reading.encoding,
         encoding_errors=reading.encoding_errors,
-        seen=seen,
-        cache=cache,
+        measure=measure,
     )
 
 

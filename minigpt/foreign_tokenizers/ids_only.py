@@ -22,14 +22,12 @@ class IdsOnly:
     size: int
     end_id: int
 
-    merges = ()
     prefix = ()
     kind = "none"
     unknown = None
     difference = program = ""
     is_lossless = False
     drops_first_space = True
-    added: ClassVar[dict[str, int]] = {}
     roles: ClassVar[dict[str, str]] = {}
     config: ClassVar[dict[str, Any]] = {}
     end_of_text = start_of_text = END_OF_TEXT

@@ -50,7 +50,6 @@ class LibraryVocabulary:
     files: Mapping[str, bytes] = field(default_factory=dict)
     difference: str = ""
 
-    merges = ()  # no use of merges, such as BPE-dropout, knows these rules
     program = "the tokenizers library"
 
     @property

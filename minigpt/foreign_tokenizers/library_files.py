@@ -11,7 +11,7 @@ from minigpt.foreign_tokenizers import sentencepiece_file
 from minigpt.foreign_tokenizers.ids_only import IdsOnly
 from minigpt.foreign_tokenizers.library import LibraryVocabulary, model_ids, unknown_token
 from minigpt.tokenizer.config_files import CONFIG, PATHS, TOKENIZER, TokenizerConfig, as_tokenizer_error, end_token
-from minigpt.tokenizer.files import IDS_ONLY, TokenizerReader, pair_in, read_pair
+from minigpt.tokenizer.files import IDS_ONLY, pair_in, read_pair
 from minigpt.tokenizer.huggingface_json import (
     BYTE_LEVEL,
     added_token,
@@ -20,7 +20,8 @@ from minigpt.tokenizer.huggingface_json import (
     parse_prefix,
     tokenizer_json,
 )
-from minigpt.tokenizer.vocabulary import END_OF_TEXT, OtherVocabulary, check_prefix
+from minigpt.tokenizer.other_vocabulary import OtherVocabulary, TokenizerReader
+from minigpt.tokenizer.vocabulary import END_OF_TEXT, check_prefix
 
 WORDPIECE = "vocab.txt"
 SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")

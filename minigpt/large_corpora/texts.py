@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from minigpt.config import ReadingConfig
@@ -13,7 +14,7 @@ from minigpt.data.source_files import SourceFile
 from minigpt.data.texts import Texts, scan_text
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError
-from minigpt.large_corpora import corpora
+from minigpt.large_corpora import corpora, scans
 from minigpt.large_corpora.mixture import weighted
 from minigpt.large_corpora.settings import MixSettings
 from minigpt.large_corpora.token_files import TokenFile, find_token_files, has_tokens
@@ -128,12 +129,13 @@ class Reader:
             _check_tokens(tokens, config)
             return TokenTexts([], tokens, weights)
         seen: set[bytes] | None = set() if reading.deduplicate else None
+        measure = partial(scans.measure, cache, seen)
         if not pairs:
-            return None if seen is None else Texts([scan_text(list(sources), config, cache=cache, seen=seen)])
-        scans = [scan_text(text, config, cache=cache, seen=seen) for text, _ in pairs]
+            return Texts([scan_text(list(sources), config, measure)])
+        found = [scan_text(text, config, measure) for text, _ in pairs]
         if seen is None:
-            _check_separate([text.files for text in scans], ", or add --deduplicate")
-        return Mixture(scans, weights)
+            _check_separate([text.files for text in found], ", or add --deduplicate")
+        return Mixture(found, weights)
 
 
 def _check_tokens(texts: Sequence[Sequence[TokenFile]], reading: ReadingConfig) -> None:

@@ -31,7 +31,8 @@ from minigpt.storage.huggingface import (
 )
 from minigpt.storage.tensors import LazyTensor, TensorSource
 from minigpt.tokenizer.config_files import read_config
-from minigpt.tokenizer.files import IDS_ONLY, has_tokenizer, read_other
+from minigpt.tokenizer.files import IDS_ONLY, has_tokenizer
+from minigpt.tokenizer.other_vocabulary import read_other
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 # The options that scale the attention, with GPT-2's values. Other values are equal to a factor on the queries.

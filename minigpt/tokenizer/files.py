@@ -1,14 +1,12 @@
 """Reads and writes the tokenizer files of Hugging Face and OpenAI."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from minigpt.bounded_reading import read_json_unicode, read_regular
-from minigpt.edges import provided
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer.config_files import (
     CONFIG,
@@ -20,11 +18,11 @@ from minigpt.tokenizer.config_files import (
     write_json,
 )
 from minigpt.tokenizer.huggingface_json import AddedToken, ParsedTokenizer, parse_tokenizer_json, to_tokenizer_json
+from minigpt.tokenizer.other_vocabulary import OtherVocabulary, other_files, read_other
 from minigpt.tokenizer.vocabulary import (
     END_OF_TEXT,
     GPT2_BYTES,
     OtherRulesError,
-    OtherVocabulary,
     Vocabulary,
     bytes_to_unicode,
     decode_merges,
@@ -45,31 +43,9 @@ AnyVocabulary = Vocabulary | OtherVocabulary
 _GPT2_FILE = "9538531b4af510e665b3ab13d38c60947038e6407cc38c96e84e6a07206dae3e"
 
 
-@dataclass(frozen=True)
-class TokenizerReader:
-    """Reads tokenizers of other rules than those of `Vocabulary`; edges provide it at the seam "tokenizer_reader".
-
-    `files` are the names of the files that it reads and writes beside tokenizer.json and its config files. `read` gets
-    a folder, what its config files say, the end-of-text token if the user named one, and the rule of the folder's
-    tokenizer.json, or vocab.json and merges.txt, that is another ("" if it has none of them). It returns None for what
-    it does not read.
-    """
-
-    files: Sequence[str]
-    read: Callable[[Path, TokenizerConfig, str | None, str], OtherVocabulary | None]
-
-
 def tokenizer_files() -> tuple[str, ...]:
     """The names of all files of a tokenizer that a model's folder may have."""
-    return (*_FILES, *(name for reader in provided("tokenizer_reader") for name in reader.files))
-
-
-def read_other(
-    directory: Path, config: TokenizerConfig, end_of_text: str | None = None, difference: str = ""
-) -> OtherVocabulary | None:
-    """The tokenizer of other rules in a directory; see `TokenizerReader`."""
-    found = (reader.read(directory, config, end_of_text, difference) for reader in provided("tokenizer_reader"))
-    return next((vocabulary for vocabulary in found if vocabulary is not None), None)
+    return (*_FILES, *other_files())
 
 
 def gpt2() -> Vocabulary:
@@ -115,8 +91,7 @@ def write(directory: Path, vocabulary: AnyVocabulary, chat_template: str | None,
 
 def has_tokenizer(directory: Path) -> bool:
     """Whether a directory has a tokenizer's files, or says that its model has none."""
-    others = (name for reader in provided("tokenizer_reader") for name in reader.files)
-    names = (TOKENIZER, "merges.txt", "vocab.json", "vocab.bpe", *others)
+    names = (TOKENIZER, "merges.txt", "vocab.json", "vocab.bpe", *other_files())
     return any((directory / name).exists() for name in names) or is_ids_only(directory)
 
 

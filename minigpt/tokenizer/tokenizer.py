@@ -21,11 +21,11 @@ from minigpt.errors import TokenizerError
 from minigpt.tokenizer import files
 from minigpt.tokenizer.bpe_training import requested_vocab_size, train_merges
 from minigpt.tokenizer.config_files import read_config
+from minigpt.tokenizer.other_vocabulary import Coder
 from minigpt.tokenizer.utf8 import Transitions, token_transitions
 from minigpt.tokenizer.vocabulary import (
     END_OF_TEXT,
     GPT2_BYTES,
-    Coder,
     Vocabulary,
     bytes_to_unicode,
     replace_surrogates,
@@ -59,7 +59,7 @@ class Tokenizer:
         self.vocabulary = vocabulary
         self.chat_template = chat_template
         self.reads_names = False
-        self.merges = vocabulary.merges
+        self.merges = vocabulary.merges if isinstance(vocabulary, Vocabulary) else ()
         self.special = vocabulary.special
         self.end_of_text = vocabulary.special[vocabulary.end_of_text]
         self.end_ids: tuple[int, ...] = (self.end_of_text,)

@@ -9,11 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from minigpt.errors import TokenizerError
 
@@ -199,72 +194,6 @@ class Vocabulary:
             and all(len(token) == 1 for token in tokens[:256])
             and tokens[256:] == merged
         )
-
-
-class Coder(Protocol):
-    """Encodes text. `tokens` has the bytes of every token by id, None for an unused id."""
-
-    @property
-    def tokens(self) -> Sequence[bytes | None]: ...
-    @property
-    def is_lossless(self) -> bool:
-        """Whether decoding the ids of a text gives the text back."""
-
-    @property
-    def drops_first_space(self) -> bool:
-        """Whether the first token of a text has a space before it that is not in the text."""
-
-    def encode(self, text: str) -> list[int]: ...
-    def encode_named(self, text: str) -> list[int] | None:
-        """The ids of a text in which the names of special tokens are these tokens; None if the parts of the text
-        between the names can be encoded one by one."""
-
-    def encode_array(self, text: str, *, documents: bool = False) -> npt.NDArray[np.uint32]:
-        """The ids of a text; with `documents`, a literal "<|endoftext|>" is the end-of-text token."""
-
-    def losses(self) -> list[str]:
-        """What of a text is not in its ids."""
-
-
-class OtherVocabulary(Protocol):
-    """A tokenizer whose rules are not those of `Vocabulary`, with the same attributes, and what encodes by its rules.
-
-    `kind` begins the tokenizer's name. `difference` is the rule that differs. `program` is what runs it, empty for
-    minigpt. `config` has entries of tokenizer_config.json, and `ids` every token as files write it.
-    """
-
-    @property
-    def merges(self) -> Sequence[Merge]: ...
-    @property
-    def special(self) -> Mapping[str, int]: ...
-    @property
-    def added(self) -> Mapping[str, int]: ...
-    @property
-    def end_of_text(self) -> str: ...
-    @property
-    def start_of_text(self) -> str: ...
-    @property
-    def roles(self) -> Mapping[str, str]: ...
-    @property
-    def prefix(self) -> Sequence[int]: ...
-    @property
-    def unknown(self) -> str | None: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def difference(self) -> str: ...
-    @property
-    def program(self) -> str: ...
-    @property
-    def config(self) -> Mapping[str, Any]: ...
-    @property
-    def ids(self) -> Mapping[str, int]: ...
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def coder(self) -> Coder: ...
-    def write(self, directory: Path, options: Mapping[str, Any]) -> None:
-        """Writes its files, with these further entries of tokenizer_config.json."""
 
 
 def check_prefix(prefix: Sequence[int], special: Mapping[str, int]) -> None:
