@@ -189,8 +189,9 @@ def read_record(row: object, key: str, location: str) -> Record:
     if not isinstance(row, dict):
         raise DataError(f'{location} must be a JSON object such as {{"{key}": "..."}}, or a list of messages')
     if key not in row:
+        also = "" if reader else ", because what reads conversations is not installed"
         raise DataError(
-            f"{location} has no key {key!r}; its keys: {shown_keys(row)}; name the key of the text with --text-key"
+            f"{location} has no key {key!r}; its keys: {shown_keys(row)}; name the key of the text with --text-key{also}"
         )
     if not isinstance(row[key], str):
         raise DataError(f"{location}: the value of {key!r} must be a string, not {json.dumps(row[key])[:40]}")
