@@ -89,22 +89,33 @@ EDGES = (
         name="foreign_tokenizers",
         sentence="Tokenizers of the tokenizers library and of SentencePiece.",
         package="minigpt.foreign_tokenizers",
+        provides={"tokenizer_reader": "minigpt.foreign_tokenizers.library_files:reader"},
     ),
     Edge(
         name="documents",
         sentence="Text of EPUB, HTML, Word, PDF and subtitle files.",
         package="minigpt.documents",
+        provides={"text_reader": "minigpt.documents.read:reader"},
     ),
     Edge(
         name="chat_logs",
         sentence="Conversations as training text.",
         package="minigpt.chat_logs",
-        provides={"train_settings": "minigpt.chat_logs.settings:ChatLogSettings"},
+        provides={
+            "train_settings": "minigpt.chat_logs.settings:ChatLogSettings",
+            "text_reader": "minigpt.chat_logs.json_files:reader",
+            "conversations": "minigpt.chat_logs.conversations:reader",
+        },
     ),
     Edge(
         name="large_corpora",
         sentence="Parquet files, mixtures of texts, and token files of other programs.",
         package="minigpt.large_corpora",
+        provides={
+            "reading_settings": "minigpt.large_corpora.settings:MixSettings",
+            "text_reader": "minigpt.large_corpora.parquet:reader",
+            "token_reader": "minigpt.large_corpora.texts:reader",
+        },
     ),
     Edge(
         name="interactive",

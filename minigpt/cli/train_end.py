@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minigpt.chat_logs.transcript import CHAT_TEMPLATE
 from minigpt.cli.options import command_line
 from minigpt.cli.render.terminal import note, write
 from minigpt.units import duration, shown_perplexity
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 def print_next_steps(job: "Job", checkpoints: Path) -> None:
     """What would make the model better, and a command that tries it: a chat, or words of the training text."""
     from minigpt.autoplan.next_steps import next_steps
+    from minigpt.data.records import writes_conversations
     from minigpt.runs.example_prompt import example_prompt
 
     for step in next_steps(job):
@@ -25,7 +25,7 @@ def print_next_steps(job: "Job", checkpoints: Path) -> None:
         for command in step.commands:
             note(f"  {command_line(*command, checkpoints=checkpoints)}")
     name = job.run.directory.name
-    if job.corpus.tokenizer.chat_template == CHAT_TEMPLATE:
+    if writes_conversations(job.corpus.tokenizer):
         note("talk to it with:")
         write(command_line("chat", name, checkpoints=checkpoints))
         return

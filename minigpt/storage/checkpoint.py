@@ -16,7 +16,6 @@ from torch import Tensor
 from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError, ConfigError
-from minigpt.foreign_tokenizers.library_files import TOKENIZER_FILES
 from minigpt.lora.adapter import BASE_SHA256, is_adapter, save_adapter, write_adapter_config
 from minigpt.lora.layers import lora_of
 from minigpt.model.gpt import GPT
@@ -36,10 +35,8 @@ from minigpt.storage.names import TRAINING as TRAINING
 from minigpt.storage.names import WEIGHTS as WEIGHTS
 from minigpt.storage.run_record import RunRecord
 from minigpt.storage.tensors import TensorFile, save_tensors, whole
+from minigpt.tokenizer.files import tokenizer_files
 from minigpt.tokenizer.tokenizer import Tokenizer
-
-# The files of an adapter or another tokenizer, which minigpt or transformers would read instead of the new model's.
-_CONTRADICTING = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, *TOKENIZER_FILES)
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,9 @@ def save_checkpoint(
             " folder"
         )
     entries = training.to_dict() if isinstance(training, RunRecord) else training
-    with atomic_folder(directory, new=new, obsolete=_CONTRADICTING) as building:
+    # The files of an adapter or another tokenizer, which minigpt or transformers would read instead of the new model's.
+    contradicting = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, *tokenizer_files())
+    with atomic_folder(directory, new=new, obsolete=contradicting) as building:
         record = _run_record(entries, directory / TRAINING)
         write_description(building, model, tokenizer, record, dtype=dtype)
         if lora_of(model) is None:
