@@ -30,13 +30,13 @@ from minigpt.exporters.onnx import write_onnx
 from minigpt.exporters.parity import TEXT, Parity, Run, Tokenize, compare, reference_of
 from minigpt.foreign_tokenizers.ids_only import IdsOnly
 from minigpt.foreign_tokenizers.library_files import TOKENIZER_FILES
-from minigpt.lora.adapter import is_adapter
 from minigpt.lora.peft import Adapter, find_base, merged, read_adapter
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
 from minigpt.native.engine import NativeEngine
 from minigpt.optional_packages import optional_import
 from minigpt.pretrained.open_model import is_checkpoint, load_model
+from minigpt.storage.adapters import is_adapter
 from minigpt.storage.checkpoint import (
     CONFIG,
     GENERATION_CONFIG,

@@ -16,19 +16,14 @@ from torch import Tensor
 from minigpt.errors import CheckpointError
 from minigpt.lora.layers import LoRA, lora_layers, lora_of
 from minigpt.model.gpt import GPT
-from minigpt.storage.files import atomic_json, atomic_write, exists
+from minigpt.storage.files import atomic_json, atomic_write
 from minigpt.storage.folder import Content
 from minigpt.storage.huggingface import EMBEDDING_MODULE, HEAD_MODULE, PREFIX, linear_layers, stored_tensors
-from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, WEIGHTS
+from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from minigpt.storage.tensors import TensorFile, save_tensors
 
 BASE_SHA256 = "base_sha256"  # key in the metadata of an adapter's tensors: the `weights_hash` of its base
 _PEFT = "base_model.model."  # before the name of every tensor
-
-
-def is_adapter(directory: Path) -> bool:
-    """Whether a folder holds an adapter and not a whole model."""
-    return exists(directory / ADAPTER_CONFIG) and not exists(directory / WEIGHTS)
 
 
 def adapter_config(model: GPT, base: str | None) -> dict[str, Any]:
@@ -98,7 +93,7 @@ def save_adapter(
     save_tensors(directory / ADAPTER_WEIGHTS, tensors, {"format": "pt", **(metadata or {})}, write_file)
 
 
-def read_trained_state(directory: Path, model: GPT) -> dict[str, Tensor]:
+def read_adapter_weights(directory: Path, model: GPT) -> dict[str, Tensor]:
     """The tensors of an adapter that `save_adapter` wrote, under the names of `trained_state`.
 
     Raises: CheckpointError if the file is missing or damaged, or of an adapter of another shape.

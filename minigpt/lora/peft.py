@@ -32,11 +32,10 @@ from minigpt.storage.huggingface import (
     stored_tensors,
 )
 from minigpt.storage.json_record import is_integer, is_number, is_text, mapping
-from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, WEIGHTS, last_part
+from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, PICKLED_ADAPTER, WEIGHTS, last_part
 from minigpt.storage.run import read_record
 from minigpt.storage.tensors import TensorFile
 
-PICKLED_ADAPTER = "adapter_model.bin"  # of peft before 2024
 _LAYER = r"(?P<layer>h\.\d{1,5}\.(?:attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj))"
 _EMBEDDING = f"{EMBEDDING_MODULE}.weight"
 _NAMES = {

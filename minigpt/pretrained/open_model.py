@@ -8,17 +8,15 @@ import torch
 from minigpt.bounded_reading import open_regular
 from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
-from minigpt.errors import CheckpointError, FolderTakenError
+from minigpt.errors import CheckpointError
 from minigpt.importers.nanogpt import CHECKPOINT, is_nanogpt, open_nanogpt
 from minigpt.importers.tensorflow import HPARAMS, INDEX, LATEST, open_tensorflow
 from minigpt.importers.torch_file import is_torch_file, open_torch, torch_tensors
-from minigpt.lora.adapter import is_adapter
-from minigpt.lora.peft import PICKLED_ADAPTER, Adapter, check_base, find_base, merged, read_adapter
-from minigpt.model.gpt import GPT
 from minigpt.native.accelerate import accelerate
 from minigpt.pretrained.hub import is_hub_name
 from minigpt.pretrained.huggingface import open_huggingface, open_sharded, scales_attention
 from minigpt.pretrained.imported_model import ImportedModel, check_vocabulary
+from minigpt.storage.adapters import adapter_format, is_adapter
 from minigpt.storage.checkpoint import (
     CONFIG,
     TRAINING,
@@ -27,14 +25,12 @@ from minigpt.storage.checkpoint import (
     find_checkpoint,
     load_checkpoint,
     read_config,
-    save_checkpoint,
 )
 from minigpt.storage.files import exists, read_error, read_json
 from minigpt.storage.huggingface import from_huggingface, unused_heads
-from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TEACHER
-from minigpt.storage.run_record import AdapterBase
+from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PICKLED_ADAPTER, TEACHER
 from minigpt.storage.tensors import TensorFile, TensorSource
-from minigpt.tokenizer.files import has_tokenizer, is_ids_only
+from minigpt.tokenizer.files import is_ids_only
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = "tokenizer.json"
@@ -109,7 +105,8 @@ def _load(
     path: Path, device: str, *, dtype: torch.dtype, mapped: bool, checkpoints: Path | None, base: Path | None
 ) -> LoadedModel:
     if is_adapter(path):
-        return _load_adapted(path, resolve_device(device), dtype, checkpoints, base)
+        model, tokenizer, notes = adapter_format().load(path, resolve_device(device), dtype, checkpoints, base)
+        return LoadedModel(Checkpoint(path, model, tokenizer), notes)
     if base is not None:
         raise CheckpointError(f"{path} is not an adapter, so it cannot be added to {base}; give it as --model")
     if is_checkpoint(path):
@@ -120,90 +117,6 @@ def _load(
     with imported.tensors:
         model = from_huggingface(imported.tensors, imported.config, device=target, dtype=dtype, mapped=mapped)
     return LoadedModel(Checkpoint(path, model, imported.tokenizer), imported.notes)
-
-
-def _load_adapted(
-    path: Path, device: torch.device, dtype: torch.dtype, checkpoints: Path | None, base: Path | None
-) -> LoadedModel:
-    """An adapter's base model with the adapter merged into its weights, in float32 before they get the dtype."""
-    adapter = read_adapter(path)
-    base_path = base or find_base(path, adapter.base, checkpoints)
-    _check_queries(adapter, base_path)
-    loaded = _load_base(path, base_path, adapter.base_sha256, mapped=True)
-    model = merged(loaded.checkpoint.model, adapter).to(device, dtype)
-    of_base = (loaded.checkpoint.model.config, loaded.checkpoint.tokenizer, loaded.notes)
-    _, tokenizer, notes = _describe_adapted(adapter, *of_base)
-    if base is None and adapter.base_sha256 is None and base_path != Path(adapter.base or ""):
-        notes += (
-            f"the adapter was trained on {adapter.base} and has no hash of it; {base_path} was chosen by its name and"
-            f" has a fitting shape; for another base: --model BASE --adapter {path}",
-        )
-    return LoadedModel(Checkpoint(path, model, tokenizer), notes)
-
-
-def _describe_adapted(
-    adapter: Adapter, config: GPTConfig, of_base: Tokenizer, notes: tuple[str, ...]
-) -> tuple[GPTConfig, Tokenizer, tuple[str, ...]]:
-    """What `describe_model` says of an adapter, from what it says of the base model.
-
-    The tokenizer is the adapter's own, which also ends where the base model's does; without one, the base model's.
-    """
-    path = adapter.directory
-    tokenizer = of_base
-    if has_tokenizer(path):
-        own = Tokenizer.load(path)
-        tokenizer = own.with_end_ids((*own.end_ids, *of_base.end_ids))
-    adapted = adapter.adapted(config)
-    without_token = check_vocabulary(of_base, config, path)
-    kept = [note for note in notes if note not in without_token]
-    return adapted, tokenizer, (*kept, *check_vocabulary(tokenizer, adapted, path))
-
-
-def _load_base(adapter: Path, path: Path, sha256: str | None, *, mapped: bool) -> LoadedModel:
-    _check_whole(adapter, path)
-    loaded = load_model(path, "cpu", mapped=mapped)
-    check_base(adapter, sha256, loaded.checkpoint.model, path)
-    return loaded
-
-
-def _check_whole(adapter: Path, base: Path) -> None:
-    """Raises CheckpointError if the base model of an adapter is an adapter too."""
-    if is_adapter(base):
-        raise CheckpointError(
-            f"{base}, the base model of {adapter}, is an adapter itself; merge it first: minigpt merge {base}"
-        )
-
-
-def _check_queries(adapter: Adapter, base: Path) -> None:
-    """Raises CheckpointError if the queries of the base are scaled, and the adapter may be for the unscaled ones."""
-    changes_queries = any("c_attn" in name for name in (*adapter.layers, *adapter.replaced))
-    if not changes_queries or adapter.base_sha256 is not None or is_adapter(base) or not has_scaled_queries(base):
-        return
-    if is_checkpoint(base) and adapter.base is not None and Path(adapter.base).resolve() == base.resolve():
-        return  # it was trained on the import
-    raise CheckpointError(
-        f"{adapter.directory} may be for other weights than those of {base}, whose queries minigpt multiplies by the "
-        "scale of the attention; merge it with peft, and import the merged model with `minigpt load-gpt2`"
-    )
-
-
-def has_scaled_queries(path: Path) -> bool:
-    """Whether the scale of the attention is multiplied into the query weights of the model at a path.
-
-    Raises: as `open_model`.
-    """
-    imported = open_model(path, ids_only=True)
-    imported.tensors.close()
-    return imported.scales_queries
-
-
-def load_base(directory: Path, base: AdapterBase | None, *, mapped: bool = False) -> GPT:
-    """The base model of a run that trains an adapter, to be trained on; for `mapped` see `from_huggingface`.
-
-    Raises: CheckpointError if it is missing, or has changed since the run began.
-    """
-    name, sha256 = (base.name, base.sha256) if base else (None, None)
-    return _load_base(directory, find_base(directory, name), sha256, mapped=mapped).checkpoint.model
 
 
 def find_adapted(
@@ -228,10 +141,7 @@ def describe_model(path: Path, checkpoints: Path | None = None) -> tuple[GPTConf
     Raises: as `load_model`.
     """
     if is_adapter(path) and not exists(path / TRAINING):
-        adapter = read_adapter(path)
-        base = find_base(path, adapter.base, checkpoints)
-        _check_whole(path, base)
-        return _describe_adapted(adapter, *describe_model(base))
+        return adapter_format().describe(path, checkpoints)
     if is_checkpoint(path) or exists(path / TRAINING):
         config, tokenizer = read_config(path), Tokenizer.load(path)
         return config, tokenizer, _notes_on(path, config, tokenizer)
@@ -356,40 +266,3 @@ def _torch_weights(path: Path, content: object) -> TensorSource:
 def _could_be_safetensors(path: Path, start: bytes) -> bool:
     """Whether a file starts like safetensors, with the length of a header that fits into the file."""
     return len(start) == 8 and 2 <= int.from_bytes(start, "little") <= path.stat().st_size - 8
-
-
-def merge_adapter(
-    name: str | Path | None,
-    *,
-    into: str | None = None,
-    base: Path | None = None,
-    checkpoints: str | Path = "checkpoints",
-) -> LoadedModel:
-    """Saves an adapter and its base model as one model in `checkpoints`, by default called NAME-merged.
-
-    `base` is the path of the base model, by default the one that the adapter names. The notes say how it was found.
-    Raises: CheckpointError if the model is no adapter, its base is missing or has changed, or the name is taken.
-    """
-    checkpoints = Path(checkpoints)
-    path = find_model(name, checkpoints)
-    if not is_adapter(path):
-        raise CheckpointError(f"{path} is a whole model, so there is no adapter to merge")
-    target = f"{path.resolve().name}-merged" if into is None else into
-    if target in ("", ".", "..") or Path(target).name != target:
-        raise CheckpointError(f"name ({target!r}) must be the name of a folder in {checkpoints}")
-    merged, notes = load_model(path, "cpu", checkpoints=checkpoints, base=base)
-    directory = checkpoints / target
-    try:
-        save_checkpoint(
-            directory,
-            merged.model,
-            merged.tokenizer,
-            origin=path.resolve().name,
-            notes=["the adapter is merged into the weights of its base model", *notes],
-            new=True,
-        )
-    except FolderTakenError as error:
-        raise CheckpointError(
-            f"{directory} already exists, so {path} may be merged already; choose another --name"
-        ) from error
-    return LoadedModel(Checkpoint(directory, merged.model, merged.tokenizer), notes)

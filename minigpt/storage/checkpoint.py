@@ -17,9 +17,8 @@ from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.foreign_tokenizers.library_files import TOKENIZER_FILES
-from minigpt.lora.adapter import BASE_SHA256, is_adapter, save_adapter, write_adapter_config
-from minigpt.lora.layers import lora_of
 from minigpt.model.gpt import GPT
+from minigpt.storage.adapters import adapter_of, is_adapter
 from minigpt.storage.files import atomic_folder, atomic_json, atomic_write, exists, modified, read_json
 from minigpt.storage.folder import Content
 from minigpt.storage.huggingface import (
@@ -103,7 +102,7 @@ def save_checkpoint(
         model.config.check_positions()
     except ConfigError as error:
         raise CheckpointError(f"{directory} is not written: {error}") from error
-    if lora_of(model) is not None and not new and exists(directory / WEIGHTS):
+    if adapter_of(model) is not None and not new and exists(directory / WEIGHTS):
         raise CheckpointError(
             f"{directory} holds a whole model, which may be the base model of this adapter; save the adapter in another"
             " folder"
@@ -112,10 +111,7 @@ def save_checkpoint(
     with atomic_folder(directory, new=new, obsolete=_CONTRADICTING) as building:
         record = _run_record(entries, directory / TRAINING)
         write_description(building, model, tokenizer, record, dtype=dtype)
-        if lora_of(model) is None:
-            save_weights(building, model, metadata, dtype=dtype, read=read)
-        else:
-            save_trained_weights(building, model, record, metadata)
+        save_trained_weights(building, model, record, metadata, dtype=dtype, read=read)
         if entries is not None:
             atomic_json(building / TRAINING, entries)
         if may_write_card(directory):
@@ -141,9 +137,8 @@ def write_description(
     write_config(directory, model, tokenizer, dtype=dtype)
     write_generation_config(directory, tokenizer)
     tokenizer.save(directory)
-    if lora_of(model) is not None:
-        base = record.adapter_base if record else None
-        write_adapter_config(directory, model, base.name if base else None)
+    if (adapter := adapter_of(model)) is not None:
+        adapter.write_config(directory, model, record.adapter_base if record else None)
 
 
 def write_config(directory: str | Path, model: GPT, tokenizer: Tokenizer, *, dtype: torch.dtype | None = None) -> None:
@@ -195,6 +190,7 @@ def save_trained_weights(
     record: RunRecord | None,
     metadata: Mapping[str, str] | None = None,
     *,
+    dtype: torch.dtype | None = None,
     write_file: Callable[[Path, Content], None] = atomic_write,
     read: Callable[[Tensor], Tensor] = whole,
 ) -> None:
@@ -202,12 +198,11 @@ def save_trained_weights(
 
     Raises: CheckpointError if they cannot be written.
     """
-    if lora_of(model) is None:
-        save_weights(directory, model, metadata, write_file=write_file, read=read)
-        return
-    base = record.adapter_base if record else None
-    hashed = {BASE_SHA256: base.sha256} if base else {}
-    save_adapter(directory, model, {**(metadata or {}), **hashed}, write_file=write_file)
+    if (adapter := adapter_of(model)) is not None:
+        base = record.adapter_base if record else None
+        adapter.write_weights(directory, model, base, metadata or {}, write_file)
+    else:
+        save_weights(directory, model, metadata, dtype=dtype, write_file=write_file, read=read)
 
 
 def load_checkpoint(

@@ -6,6 +6,7 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"  # instead of WEIGHTS in the folder of an adapter
+PICKLED_ADAPTER = "adapter_model.bin"  # of peft before 2024
 GENERATION_CONFIG = "generation_config.json"
 TRAINING = "training.json"
 LAST = "last"  # the folder of the states that a run resumes from

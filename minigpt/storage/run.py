@@ -23,9 +23,8 @@ from typing import Any
 from torch import Tensor
 
 from minigpt.errors import CheckpointError
-from minigpt.lora.adapter import is_adapter, read_trained_state
-from minigpt.lora.layers import lora_of
 from minigpt.model.gpt import GPT
+from minigpt.storage.adapters import adapter_of, is_adapter
 from minigpt.storage.checkpoint import (
     CONFIG,
     TRAINING,
@@ -170,7 +169,7 @@ class Run:
 
     def has_weights(self, model: GPT) -> bool:
         """Whether the best weights of this model, or of its adapter, are there."""
-        return exists(self.directory / (WEIGHTS if lora_of(model) is None else ADAPTER_WEIGHTS))
+        return exists(self.directory / (WEIGHTS if adapter_of(model) is None else ADAPTER_WEIGHTS))
 
     def restore_files(self, model: GPT, tokenizer: Tokenizer) -> list[str]:
         """Writes the record, the configs and the tokenizer's files again where they were deleted; returns their names.
@@ -297,8 +296,8 @@ class Run:
         """
         if not self.is_in_place:
             raise CheckpointError(f"{self.directory} was deleted, moved or replaced, and its best weights with it")
-        if lora_of(model) is not None:
-            return read_trained_state(self.directory, model)
+        if (adapter := adapter_of(model)) is not None:
+            return adapter.read_weights(self.directory, model)
         return load_checkpoint(self.directory, "cpu", mapped=True).model.state_dict()
 
     def save_last(self, state: LastState, read: Callable[[Tensor], Tensor] = whole) -> Path:

@@ -13,9 +13,9 @@ from builders import new_model, tokenizer_with_roles
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError, DeviceError, FolderTakenError, TokenizerError
 from minigpt.foreign_tokenizers.ids_only import IdsOnly
-from minigpt.lora.adapter import is_adapter
 from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
+from minigpt.storage.adapters import is_adapter
 from minigpt.storage.checkpoint import (
     find_checkpoint,
     free_name,
