@@ -88,6 +88,7 @@ EDGES = (
         name="importers",
         sentence="Weights of GGUF, nanoGPT, TensorFlow and PyTorch files.",
         package="minigpt.importers",
+        provides={"weight_reader": "minigpt.importers.readers:READERS"},
     ),
     Edge(
         name="foreign_tokenizers",

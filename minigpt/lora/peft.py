@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from minigpt.config import GPTConfig
+from minigpt.edges import not_installed
 from minigpt.errors import CheckpointError, quoted
-from minigpt.importers.torch_file import open_torch, torch_tensors
 from minigpt.lora.adapter import BASE_SHA256, weights_hash
 from minigpt.model.gpt import GPT
 from minigpt.pretrained.hub import is_hub_name
@@ -181,6 +181,10 @@ def _read_tensors(directory: Path) -> tuple[dict[str, Tensor], Mapping[str, str]
     path = directory / PICKLED_ADAPTER
     if not exists(path):
         raise CheckpointError(f"{directory} has an {ADAPTER_CONFIG} but no {ADAPTER_WEIGHTS}; copy it again")
+    if absent := not_installed("weight_reader"):
+        raise CheckpointError(f"{path} is a file of torch.save, which cannot be read; {absent}")
+    from minigpt.importers.torch_file import open_torch, torch_tensors
+
     content = open_torch(path)
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors")

@@ -34,6 +34,30 @@ class ImportedModel:
     scales_queries: bool = False
 
 
+def _nothing(_: Path) -> Path | None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightReader:
+    """Reads the models of one format, or of several (the seam `weight_reader`).
+
+    `matches` takes a path, of a file with its first 8 bytes. `read` opens what matches; it takes whether the tokenizer
+    of a Hugging Face folder is not read (`ImportedModel` then has one of ids only).
+
+    A folder is opened by the first of these: a file of `hub_files`, by which also a model on the hub is opened; the
+    path that `find` gives; the only file of a pattern of `single_files`. `folders` and `files` tell what is read.
+    """
+
+    matches: Callable[[Path, bytes], bool]
+    read: Callable[[Path, bool], ImportedModel]
+    hub_files: tuple[str, ...] = ()
+    find: Callable[[Path], Path | None] = _nothing
+    single_files: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
 def find_tensors(
     path: Path,
     config: GPTConfig,

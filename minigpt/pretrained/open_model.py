@@ -8,13 +8,11 @@ import torch
 from minigpt.bounded_reading import open_regular
 from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
+from minigpt.edges import not_installed
 from minigpt.errors import CheckpointError
-from minigpt.importers.nanogpt import CHECKPOINT, is_nanogpt, open_nanogpt
-from minigpt.importers.tensorflow import HPARAMS, INDEX, LATEST, open_tensorflow
-from minigpt.importers.torch_file import is_torch_file, open_torch, torch_tensors
 from minigpt.native.accelerate import accelerate
 from minigpt.pretrained.hub import is_hub_name
-from minigpt.pretrained.huggingface import open_huggingface, open_sharded, scales_attention
+from minigpt.pretrained.huggingface import scales_attention, weight_readers
 from minigpt.pretrained.imported_model import ImportedModel, check_vocabulary
 from minigpt.storage.adapters import adapter_format, is_adapter
 from minigpt.storage.checkpoint import (
@@ -29,29 +27,14 @@ from minigpt.storage.checkpoint import (
 from minigpt.storage.files import exists, read_error, read_json
 from minigpt.storage.huggingface import from_huggingface, unused_heads
 from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PICKLED_ADAPTER, TEACHER
-from minigpt.storage.tensors import TensorFile, TensorSource
+from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.files import is_ids_only
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = "tokenizer.json"
-# The files that a folder is recognized by, the preferred ones first.
-_IN_FOLDERS = (
-    WEIGHTS,
-    f"{WEIGHTS}.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-    HPARAMS,
-    CHECKPOINT,
-)
 # Forms of transformers 4 that are not read, by suffix: whose they are, and the argument by which it reads them.
 _OTHER_FORMS = {".h5": ("TensorFlow's (Keras) format", "from_tf"), ".msgpack": ("Flax's format", "from_flax")}
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_ALONE = ("*.safetensors", "*.gguf", "*.bin", "*.pt", "*.pth")
-_SHARDS = ".index.json"
-_FORMS = (
-    "a folder of Hugging Face's, nanoGPT's or OpenAI's, or a .safetensors, .index.json, pytorch_model.bin, ckpt.pt or"
-    " .gguf file"
-)
 
 
 class LoadedModel(NamedTuple):
@@ -179,60 +162,42 @@ def open_model(path: Path, *, ids_only: bool = False) -> ImportedModel:
     Raises: CheckpointError if it is missing, damaged, of no supported format or not a GPT-2; TokenizerError.
     """
     if not exists(path):
-        raise CheckpointError(f"{path} does not exist; give {_FORMS}")
+        raise CheckpointError(f"{path} does not exist; give {_forms()}")
     adapter = path.parent if path.name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS, PICKLED_ADAPTER) else path
     if is_adapter(adapter):
         raise CheckpointError(f"{adapter} is a LoRA adapter; make a whole model of it first: minigpt merge {adapter}")
     try:
         if path.is_dir():
-            found = _find_in_folder(path)
-            return (
-                open_tensorflow(path)
-                if found.name == HPARAMS or found.suffix == INDEX
-                else open_model(found, ids_only=ids_only)
-            )
-        with open_regular(path) as file:
-            start = file.read(8)
+            path = _find_in_folder(path)
+        is_file, start = not path.is_dir(), b""
+        if is_file:
+            with open_regular(path) as file:
+                start = file.read(8)
     except CheckpointError:  # is an OSError too, and already says what to do
         raise
     except OSError as error:
-        raise CheckpointError(f"{read_error(path, error)}; give {_FORMS}") from error
-    if start == _HDF5 or path.suffix in _OTHER_FORMS:
+        raise CheckpointError(f"{read_error(path, error)}; give {_forms()}") from error
+    if start == _HDF5 or (is_file and path.suffix in _OTHER_FORMS):
         raise _other_form(path, path.suffix if path.suffix in _OTHER_FORMS else ".h5")
-    if start.startswith(b"GGUF"):
-        from minigpt.importers.gguf import open_gguf
-
-        return open_gguf(path)
-    if is_torch_file(path, start):
-        content = open_torch(path)
-        if is_nanogpt(content):
-            return open_nanogpt(path, content)
-        return open_huggingface(path, _torch_weights(path, content), ids_only=ids_only)
-    if path.name in (HPARAMS, LATEST):
-        return open_tensorflow(path.parent)
-    if path.suffix == INDEX:
-        return open_tensorflow(path)
-    if path.name.endswith(_SHARDS):
-        return open_huggingface(path, open_sharded(path, _open_weights), ids_only=ids_only)
-    if path.suffix != ".safetensors" and (start[:1] in b"{<" or not _could_be_safetensors(path, start)):
-        raise CheckpointError(f"{path} has no supported format; give {_FORMS}")
-    return open_huggingface(path, TensorFile(path), ids_only=ids_only)
-
-
-def _open_weights(path: Path) -> TensorSource:
-    return TensorFile(path) if path.suffix == ".safetensors" else _torch_weights(path, open_torch(path))
+    own, *others = weight_readers()
+    for reader in (*others, own):  # a file that starts with any small number could be safetensors
+        if reader.matches(path, start):
+            return reader.read(path, ids_only)
+    raise CheckpointError(f"{path} has no supported format; give {_forms()}")
 
 
 def _find_in_folder(folder: Path) -> Path:
-    """The file in a folder that its model is opened by."""
-    for name in _IN_FOLDERS:
+    """The file in a folder that its model is opened by, or the folder itself."""
+    readers = weight_readers()
+    for name in (name for reader in readers for name in reader.hub_files):
         if exists(folder / name):
             if "safetensors" in name and not exists(folder / CONFIG):
                 raise CheckpointError(f"{folder} has no {CONFIG}; put it next to {name}, or give {name} itself")
             return folder / name
-    if indices := sorted(folder.glob(f"*{INDEX}")):  # `open_tensorflow` chooses one of several
-        return indices[0]
-    for pattern in _ALONE:
+    for reader in readers:
+        if (path := reader.find(folder)) is not None:
+            return path
+    for pattern in (pattern for reader in readers for pattern in reader.single_files):
         found = sorted(folder.glob(pattern))
         if len(found) > 1:
             names = ", ".join(path.name for path in found[:3]) + (", …" if len(found) > 3 else "")
@@ -243,7 +208,7 @@ def _find_in_folder(folder: Path) -> Path:
         if found := sorted(folder.glob(f"*{suffix}")):
             raise _other_form(found[0], suffix)
     content = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
-    raise CheckpointError(f"{folder} holds no model (it holds {content}); give {_FORMS}")
+    raise CheckpointError(f"{folder} holds no model (it holds {content}); give {_forms()}")
 
 
 def _other_form(path: Path, suffix: str) -> CheckpointError:
@@ -255,14 +220,13 @@ def _other_form(path: Path, suffix: str) -> CheckpointError:
     )
 
 
-def _torch_weights(path: Path, content: object) -> TensorSource:
-    """The weights in an object from torch.save: the object itself, or the entry that trainers use for them."""
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors")
-    entries = (content.get(key) for key in ("state_dict", "model", "model_state_dict"))
-    return torch_tensors(path, next((entry for entry in entries if isinstance(entry, dict)), content))
+def _forms() -> str:
+    """What can be opened, for an error, and the edges that could open more."""
+    folders = _either([each for reader in weight_readers() for each in reader.folders])
+    files = _either([each for reader in weight_readers() for each in reader.files])
+    absent = not_installed("weight_reader")
+    return f"a folder of {folders}, or a {files} file" + (f"; {absent}" if absent else "")
 
 
-def _could_be_safetensors(path: Path, start: bytes) -> bool:
-    """Whether a file starts like safetensors, with the length of a header that fits into the file."""
-    return len(start) == 8 and 2 <= int.from_bytes(start, "little") <= path.stat().st_size - 8
+def _either(names: list[str]) -> str:
+    return " or ".join([*([", ".join(names[:-1])] if names[:-1] else []), names[-1]])
