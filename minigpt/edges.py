@@ -125,8 +125,9 @@ EDGES = (
     ),
     Edge(
         name="exporters",
-        sentence="GGUF, ONNX, CTranslate2 and a page that runs in a browser.",
+        sentence="GGUF, ONNX, CTranslate2 and a page that runs in a browser, and model cards for the hub.",
         package="minigpt.exporters",
+        provides={"model_card": "minigpt.exporters.model_card:card"},
         commands={"export": "minigpt.exporters.command:export"},
     ),
     Edge(

@@ -41,8 +41,7 @@ from minigpt.storage.checkpoint import (
     CONFIG,
     GENERATION_CONFIG,
     Checkpoint,
-    write_config,
-    write_generation_config,
+    config_files,
 )
 from minigpt.storage.files import atomic_folder, atomic_write
 from minigpt.storage.folder import wrap_write_errors
@@ -215,8 +214,8 @@ class _ExportJob:
         if is_checkpoint(self.source):
             _copy((CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES), self.source, folder)
         else:
-            write_config(folder, self.model, self.tokenizer)
-            write_generation_config(folder, self.tokenizer)
+            for name, content in config_files(self.model, self.tokenizer).items():
+                atomic_write(folder / name, content)
             self.tokenizer.save(folder)
         self.check("onnxruntime", runners.onnx_in_onnxruntime(folder, self.model.config))
 

@@ -1,6 +1,6 @@
 """Opens adapters of minigpt and of peft with their base models, and merges them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError, FolderTakenError
-from minigpt.lora.adapter import BASE_SHA256, read_adapter_weights, save_adapter, weights_hash, write_adapter_config
+from minigpt.lora.adapter import BASE_SHA256, adapter_config, adapter_weights, read_adapter_weights, weights_hash
 from minigpt.lora.layers import lora_of
 from minigpt.lora.peft import Adapter, check_base, find_base, merged, read_adapter
 from minigpt.lora.settings import LoraSettings
@@ -32,24 +32,17 @@ class LoraFormat:
         """Whether the model has LoRA layers."""
         return lora_of(model) is not None
 
-    def write_config(self, directory: Path, model: GPT, base: AdapterBase | None) -> None:
-        """Replaces the adapter_config.json of a folder, atomically."""
-        write_adapter_config(directory, model, base.name if base else None)
+    def config(self, model: GPT, base: AdapterBase | None) -> dict[str, Any]:
+        """The configuration as peft has it."""
+        return adapter_config(model, base.name if base else None)
 
-    def write_weights(
-        self,
-        directory: Path,
-        model: GPT,
-        base: AdapterBase | None,
-        metadata: Mapping[str, str],
-        write_file: Callable[[Path, Content], None],
-    ) -> None:
-        """Replaces the tensors of an adapter, with the hash of the base in their metadata."""
+    def weights(self, model: GPT, base: AdapterBase | None, metadata: Mapping[str, str]) -> Content:
+        """The tensors, with the hash of the base in their metadata."""
         hashed = {BASE_SHA256: base.sha256} if base else {}
-        save_adapter(directory, model, {**metadata, **hashed}, write_file=write_file)
+        return adapter_weights(model, {**metadata, **hashed})
 
     def read_weights(self, directory: Path, model: GPT) -> dict[str, Tensor]:
-        """The tensors that `write_weights` wrote."""
+        """The tensors that `weights` wrote."""
         return read_adapter_weights(directory, model)
 
     def record_base(self, base: Checkpoint) -> AdapterBase:

@@ -20,8 +20,8 @@ from minigpt.runs.reading import corpus_record, read_corpus
 from minigpt.runs.request import Request
 from minigpt.shell import join
 from minigpt.storage.adapters import adapter_format, is_adapter, load_trained_state
-from minigpt.storage.checkpoint import TRAINING, load_checkpoint, read_config, write_config
-from minigpt.storage.files import exists
+from minigpt.storage.checkpoint import CONFIG, TRAINING, config_files, load_checkpoint, read_config
+from minigpt.storage.files import atomic_write, exists
 from minigpt.storage.huggingface import check_size
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import TEXT, Change, Resumable
@@ -109,7 +109,7 @@ def write_changes(job: Job) -> None:
     """Writes the changed settings of a resumed run."""
     run = job.run
     if read_config(run.directory).dropout != job.model.config.dropout:
-        write_config(run.directory, job.model, job.corpus.tokenizer)
+        atomic_write(run.directory / CONFIG, config_files(job.model, job.corpus.tokenizer)[CONFIG])
     run.update()
 
 

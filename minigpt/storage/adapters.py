@@ -1,6 +1,6 @@
 """Adapters: trained weights that are added to those of a base model. An edge reads and writes them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -27,21 +27,14 @@ class AdapterFormat(Protocol):
     def is_in(self, model: GPT) -> bool:
         """Whether such an adapter was added to the model."""
 
-    def write_config(self, directory: Path, model: GPT, base: AdapterBase | None) -> None:
-        """Writes the adapter_config.json of the model's adapter."""
+    def config(self, model: GPT, base: AdapterBase | None) -> dict[str, Any]:
+        """The content of the adapter_config.json of the model's adapter."""
 
-    def write_weights(
-        self,
-        directory: Path,
-        model: GPT,
-        base: AdapterBase | None,
-        metadata: Mapping[str, str],
-        write_file: Callable[[Path, Content], None],
-    ) -> None:
-        """Writes the weights of the model's adapter by `write_file`."""
+    def weights(self, model: GPT, base: AdapterBase | None, metadata: Mapping[str, str]) -> Content:
+        """The content of the file of its weights."""
 
     def read_weights(self, directory: Path, model: GPT) -> dict[str, Tensor]:
-        """What `write_weights` wrote, under the names of `trained_state`."""
+        """The weights in a folder, under the names of `trained_state`."""
 
     def record_base(self, base: "Checkpoint") -> AdapterBase:
         """How the files of an adapter name its base model."""
