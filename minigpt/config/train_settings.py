@@ -120,10 +120,6 @@ class TrainSettings(Settings):
         """The setting for which the weights are never sharded over several processes; empty if they may be."""
         return ""
 
-    def trained_rows(self, model: GPTConfig) -> list[tuple[str, str, str]]:  # noqa: ARG002  (edges' groups use it)
-        """Which weights of the model are trained, if not all: rows of a plan (name, value, options)."""
-        return []
-
     def compiles(self, device_type: str, *, sharded: bool) -> bool:
         """Whether the model is compiled: if `compile` says so, or with "auto" if the run is long enough to gain."""
         if self.compile != "auto":

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from minigpt.config.gpt_config import GPTConfig
 from minigpt.config.train_settings import TrainSettings
 from minigpt.errors import ConfigError
 from minigpt.settings import setting
-from minigpt.units import count
 
 LORA_TARGETS = ("qkv_proj", "out_proj", "up_proj", "down_proj")  # the linear layers of a block
 _OF_LORA = {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_embedding", "base_dtype"}
@@ -67,23 +65,6 @@ class LoraSettings(TrainSettings):
         """The setting for which the weights are never sharded, and its value."""
         frozen = f"freeze ({self.freeze})" if self.freeze else ""
         return "lora" if self.lora else frozen or super().unsharded_for
-
-    def trained_rows(self, model: GPTConfig) -> list[tuple[str, str, str]]:
-        """The adapter, or what is frozen."""
-        from minigpt.lora.fine_tuning import trained_parameters  # imports torch
-
-        n_trained = trained_parameters(model, self)
-        if self.lora:
-            embedding = " and the token embedding" if self.lora_embedding else ""
-            what = f"an adapter (LoRA) of rank {self.lora_rank}{embedding}, {n_trained:,} parameters"
-            if self.base_dtype != "float32":
-                what += f"; the base model in {self.base_dtype}"
-            options = "--lora-rank --lora-alpha --lora-targets --lora-embedding --base-dtype --no-lora"
-            return [("trained", what, options)]
-        if self.freeze:
-            what = f"{n_trained:,} parameters; {count(self.freeze, 'lower block')} and the embeddings are frozen"
-            return [("trained", what, "--freeze")]
-        return super().trained_rows(model)
 
     @property
     def adapted_layers(self) -> tuple[str, ...]:

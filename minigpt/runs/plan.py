@@ -13,6 +13,7 @@ from minigpt.autoplan.planned_settings import PlannedSettings
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.distillation.planning import teacher_settings
+from minigpt.lora.fine_tuning import trained_parameters
 from minigpt.runs.request import Request
 from minigpt.storage.checkpoint import Checkpoint
 from minigpt.training.budget import planned_steps
@@ -88,7 +89,7 @@ class Plan:
             *self._loss_rows(),
             ("model", f"{settings.preset}, {model.n_parameters:,} parameters", "--from" if fine_tuned else "--preset"),
             ("", layers, "" if fine_tuned else "--n-layer --n-head --n-embd"),
-            *training.trained_rows(self.model),
+            *self._trained_rows(),
             ("context", f"{training.context_length} tokens", "--context-length"),
             ("dropout", f"{model.dropout:g}, token noise {training.token_noise:g}", "--dropout --token-noise"),
             ("", f"BPE-dropout {training.bpe_dropout:g}", "--bpe-dropout"),
@@ -115,6 +116,21 @@ class Plan:
         first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
         lines = [f"{name:{first}}  {value:{second}}  {options}".rstrip() for name, value, options in rows]
         return "\n".join([str(self.directory), *lines, *self.notes])
+
+    def _trained_rows(self) -> list[tuple[str, str, str]]:
+        """Which weights are trained, if not all of them."""
+        training, n_trained = self.training, trained_parameters(self.model, self.training)
+        if training.lora:
+            embedding = " and the token embedding" if training.lora_embedding else ""
+            what = f"an adapter (LoRA) of rank {training.lora_rank}{embedding}, {n_trained:,} parameters"
+            if training.base_dtype != "float32":
+                what += f"; the base model in {training.base_dtype}"
+            options = "--lora-rank --lora-alpha --lora-targets --lora-embedding --base-dtype --no-lora"
+            return [("trained", what, options)]
+        if training.freeze:
+            what = f"{n_trained:,} parameters; {count(training.freeze, 'lower block')} and the embeddings are frozen"
+            return [("trained", what, "--freeze")]
+        return []
 
     def _vocabulary_rows(self) -> list[tuple[str, str, str]]:
         """How embeddings are trained, if not as all weights, and the softmax's share of the vocabulary, if not all."""
