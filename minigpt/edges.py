@@ -71,7 +71,11 @@ EDGES = (
         name="lora",
         sentence="Adapters, frozen weights, and the files of peft.",
         package="minigpt.lora",
-        provides={"train_settings": "minigpt.lora.settings:LoraSettings"},
+        provides={
+            "train_settings": "minigpt.lora.settings:LoraSettings",
+            "prepare_model": "minigpt.lora.fine_tuning:apply_fine_tuning",
+            "adapter": "minigpt.lora.adapter_format:lora_format",
+        },
         commands={"merge": "minigpt.lora.command:merge"},
     ),
     Edge(
@@ -84,6 +88,7 @@ EDGES = (
         name="importers",
         sentence="Weights of GGUF, nanoGPT, TensorFlow and PyTorch files.",
         package="minigpt.importers",
+        provides={"weight_reader": "minigpt.importers.readers:READERS"},
     ),
     Edge(
         name="foreign_tokenizers",
@@ -131,8 +136,9 @@ EDGES = (
     ),
     Edge(
         name="exporters",
-        sentence="GGUF, ONNX, CTranslate2 and a page that runs in a browser.",
+        sentence="GGUF, ONNX, CTranslate2 and a page that runs in a browser, and model cards for the hub.",
         package="minigpt.exporters",
+        provides={"model_card": "minigpt.exporters.model_card:card"},
         commands={"export": "minigpt.exporters.command:export"},
     ),
     Edge(
@@ -196,6 +202,12 @@ def installed_edges() -> tuple[Edge, ...]:
 def provided(seam: str) -> tuple[Any, ...]:
     """What the installed edges provide at a seam, in the order of the table. It imports them."""
     return tuple(load(edge.provides[seam]) for edge in installed_edges() if seam in edge.provides)
+
+
+def not_installed(seam: str) -> str:
+    """Which edges of the table would provide something at a seam, and are not there; empty if all are."""
+    absent = [edge for edge in EDGES if seam in edge.provides and not edge.is_installed]
+    return "; ".join(f"{edge.name} is not installed: the package {edge.package} is missing" for edge in absent)
 
 
 def commands() -> dict[str, str]:

@@ -19,7 +19,6 @@ from minigpt.data.corpus import Corpus
 from minigpt.data.token_writer import ByteProgress
 from minigpt.distillation.planning import TEACHER_SHARE
 from minigpt.errors import ConfigError
-from minigpt.lora.adapter import is_adapter
 from minigpt.native.compiled import why_unavailable
 from minigpt.run_options import RunOptions
 from minigpt.runs.events import Activity, Event, Planned
@@ -179,7 +178,9 @@ def _open_base(options: RunOptions, checkpoints: Path) -> Generator[Event, None,
 
 def _check_adaptable(directory: Path, name: str | None) -> None:
     """Raises ConfigError for a model that an adapter cannot name as its base: an adapter, or one that peft scales."""
-    from minigpt.pretrained.open_model import has_scaled_queries, is_checkpoint
+    from minigpt.lora.adapter_format import has_scaled_queries
+    from minigpt.pretrained.open_model import is_checkpoint
+    from minigpt.storage.adapters import is_adapter
 
     if is_adapter(directory):
         raise ConfigError(f"from ({name}) is an adapter itself; merge it first: minigpt merge {name}")

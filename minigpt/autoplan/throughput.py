@@ -15,9 +15,9 @@ from minigpt.data.corpus import Corpus
 from minigpt.device import allow_tf32, free_memory, resolve_dtype
 from minigpt.errors import TrainingError
 from minigpt.evaluation.perplexity import evaluate
-from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
 from minigpt.training.memory import activation_bytes, is_out_of_memory, state_bytes
+from minigpt.training.prepare import prepare_model
 from minigpt.training.step import TrainStep
 from minigpt.training.world import World
 
@@ -200,7 +200,7 @@ def _timed_steps(
 ) -> list[tuple[float, float]]:
     """Seconds of the gradients and of the update for each of several steps, which take about `seconds` together."""
     untrained = GPT(model)
-    apply_fine_tuning(untrained, config)
+    prepare_model(untrained, config)
     teacher = GPT(model).to(device) if config.distill == "on" else None
     stepper = TrainStep(untrained.to(device), text, config, device, dtype, World(), teacher)
     if device.type != "cpu":

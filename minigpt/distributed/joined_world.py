@@ -132,10 +132,10 @@ def train_with_main(world: "World") -> None:
     """Receives the job from the main process and trains without output, as every other process does."""
     from minigpt.data.corpus import Corpus
     from minigpt.distillation.planning import teacher_settings
-    from minigpt.lora.fine_tuning import apply_fine_tuning
     from minigpt.training.clock import Control
     from minigpt.training.events import Finished
     from minigpt.training.loop import train
+    from minigpt.training.prepare import prepare_model
 
     if (message := world.broadcast_object(None)) is None:
         return
@@ -149,7 +149,7 @@ def train_with_main(world: "World") -> None:
         ) from error
     shape, control = GPTConfig(**message["model"]), Control()
     model = _uninitialized(shape)
-    apply_fine_tuning(model, training)
+    prepare_model(model, training)
     if is_child():
         Thread(target=_stop_with_launcher, args=[control], daemon=True).start()
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters.ctranslate2 import CTRANSLATE2_DTYPES
 from minigpt.exporters.gguf import GGUF_DTYPES
+from minigpt.exporters.model_card import upload_command
 from minigpt.exporters.onnx import ONNX_MODEL, ONNX_WEIGHTS
-from minigpt.lora.adapter import is_adapter
 from minigpt.pretrained.open_model import is_checkpoint
+from minigpt.storage.adapters import is_adapter
 from minigpt.storage.checkpoint import CONFIG, GENERATION_CONFIG, TRAINING
 from minigpt.storage.folder import wrap_write_errors
-from minigpt.storage.model_card import upload_command
 from minigpt.tokenizer.files import tokenizer_files
 
 # The dtypes of each target, its default first.

@@ -11,11 +11,7 @@ from minigpt.data.corpus import Corpus
 from minigpt.data.token_writer import ByteProgress
 from minigpt.device import resolve_device, resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, RunFinishedError, quoted
-from minigpt.lora.adapter import is_adapter, read_trained_state
-from minigpt.lora.fine_tuning import apply_fine_tuning
-from minigpt.lora.layers import load_trained_state
 from minigpt.model.gpt import GPT
-from minigpt.pretrained.open_model import load_base
 from minigpt.runs.changes import asked_after, changes_in, describe, is_free, largest_dropout, refuse
 from minigpt.runs.events import Event
 from minigpt.runs.find_run import LENGTH
@@ -23,8 +19,9 @@ from minigpt.runs.job import Job
 from minigpt.runs.reading import corpus_record, read_corpus
 from minigpt.runs.request import Request
 from minigpt.shell import join
-from minigpt.storage.checkpoint import TRAINING, load_checkpoint, read_config, write_config
-from minigpt.storage.files import exists
+from minigpt.storage.adapters import adapter_format, is_adapter, load_trained_state
+from minigpt.storage.checkpoint import CONFIG, TRAINING, config_files, load_checkpoint, read_config
+from minigpt.storage.files import atomic_write, exists
 from minigpt.storage.huggingface import check_size
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import TEXT, Change, Resumable
@@ -33,6 +30,7 @@ from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget, planned_steps
 from minigpt.training.events import Notice
+from minigpt.training.prepare import prepare_model
 from minigpt.training.progress import Progress
 
 
@@ -111,7 +109,7 @@ def write_changes(job: Job) -> None:
     """Writes the changed settings of a resumed run."""
     run = job.run
     if read_config(run.directory).dropout != job.model.config.dropout:
-        write_config(run.directory, job.model, job.corpus.tokenizer)
+        atomic_write(run.directory / CONFIG, config_files(job.model, job.corpus.tokenizer)[CONFIG])
     run.update()
 
 
@@ -186,7 +184,7 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
     if model.config.dropout != shape.dropout:
         model = GPT.from_tensors(model.config.replace(dropout=shape.dropout), model.state_dict())
     if not is_adapter(directory):
-        apply_fine_tuning(model, config)
+        prepare_model(model, config)
     return Job(model, corpus, config, run, resume=True)
 
 
@@ -225,11 +223,11 @@ def load_weights(run: Run) -> tuple[GPT, Tokenizer]:
 
 def _load_adapted(run: Run, shape: GPTConfig, config: TrainConfig) -> tuple[GPT, Tokenizer]:
     """The base model with the run's adapter, and the run's tokenizer."""
-    base = load_base(run.directory, run.record.adapter_base, mapped=config.base_dtype != "float32")
-    model = GPT.from_tensors(shape, base.state_dict())
-    apply_fine_tuning(model, config)
+    adapter = adapter_format()
+    model = GPT.from_tensors(shape, adapter.load_base(run.directory, run.record.adapter_base, config).state_dict())
+    prepare_model(model, config)
     try:
-        load_trained_state(model, read_trained_state(run.directory, model))
+        load_trained_state(model, adapter.read_weights(run.directory, model))
     except CheckpointError:
         if run.last_progress() is None:
             raise

@@ -15,8 +15,6 @@ from minigpt.data.corpus import Corpus
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import FolderTakenError
 from minigpt.generation.unread_characters import unread_characters
-from minigpt.lora.adapter import weights_hash
-from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
 from minigpt.run_options import RunOptions
 from minigpt.runs.events import Event
@@ -26,11 +24,13 @@ from minigpt.runs.plan import Plan
 from minigpt.runs.reading import corpus_record
 from minigpt.runs.request import Request
 from minigpt.runs.resume import resume_run
-from minigpt.storage.checkpoint import Checkpoint, free_name
+from minigpt.storage.adapters import adapter_of
+from minigpt.storage.checkpoint import free_name
 from minigpt.storage.run import Run
-from minigpt.storage.run_record import AdapterBase, BaselinesRecord, Environment, RunRecord
+from minigpt.storage.run_record import BaselinesRecord, Environment, RunRecord
 from minigpt.storage.runs import next_number
 from minigpt.training.events import Notice
+from minigpt.training.prepare import prepare_model
 
 _SEARCHED_TOKENS = 1_000_000  # for characters that a model to fine-tune lacks
 _MOST_SHOWN = 10
@@ -71,7 +71,7 @@ def start_run(planned: Plan, processes: int = 1, *, keeps_plan: bool = False) ->
     request, settings, corpus, base = planned.request, planned.settings, planned.corpus, planned.base
     torch.manual_seed(settings.training.seed)
     model = GPT.from_tensors(settings.model, base.model.state_dict()) if base else GPT(settings.model)
-    apply_fine_tuning(model, settings.training)
+    prepare_model(model, settings.training)
     if base and keeps_plan:
         for parameter in model.parameters():
             if parameter.requires_grad:
@@ -95,7 +95,7 @@ def start_run(planned: Plan, processes: int = 1, *, keeps_plan: bool = False) ->
         asked=RunOptions.of(request.asked),
         reading=request.options.reading,
         base=str(base.directory) if base else None,
-        adapter_base=_adapter_base(base) if base and settings.training.lora else None,
+        adapter_base=adapter.record_base(base) if base and (adapter := adapter_of(model)) else None,
         preset=settings.preset,
         tokenizer=corpus.tokenizer.name,
         chat_template=corpus.tokenizer.chat_template,
@@ -135,18 +135,6 @@ def _beginning(corpus: Corpus) -> str:
         return ""
     tokens = corpus.train[:_SEARCHED_TOKENS]
     return corpus.tokenizer.decode(tokens[tokens != corpus.tokenizer.end_of_text].tolist())
-
-
-def _adapter_base(base: Checkpoint) -> AdapterBase:
-    """The base model as the files of an adapter name it: by its name on the hub, else by its absolute path.
-
-    A model whose queries were scaled when it was imported is not the one on the hub.
-    """
-    from minigpt.pretrained.gpt2 import hub_name
-    from minigpt.pretrained.open_model import has_scaled_queries
-
-    name = None if has_scaled_queries(base.directory) else hub_name(base.directory)
-    return AdapterBase(name=name or str(base.directory.resolve()), sha256=weights_hash(base.model))
 
 
 def _cpu_name() -> str:

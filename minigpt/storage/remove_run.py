@@ -8,11 +8,11 @@ from pathlib import Path
 from minigpt.errors import CheckpointError
 from minigpt.storage.files import exists
 from minigpt.storage.folder import Folder, wrap_write_errors
-from minigpt.storage.model_card import CARD
 from minigpt.storage.model_list import disk_bytes
 from minigpt.storage.names import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
+    CARD,
     CONFIG,
     GENERATION_CONFIG,
     LAST,

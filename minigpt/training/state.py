@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from minigpt.errors import CheckpointError, quoted
-from minigpt.lora.layers import load_trained_state, trained_state
+from minigpt.storage.adapters import load_trained_state, trained_state
 from minigpt.storage.json_record import is_number
 from minigpt.storage.last_state import LastState
 from minigpt.training.progress import Progress, SavedWith

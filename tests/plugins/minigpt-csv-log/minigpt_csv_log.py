@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from minigpt.edges import Edge
 from minigpt.runs.sinks import SinkSettings
+
+from minigpt.edges import Edge
 from minigpt.settings import setting
 
 EDGE = Edge(
