@@ -44,6 +44,10 @@ EDGES = (
         name="native",
         sentence="Operations of generation and training in C.",
         package="minigpt.native",
+        provides={
+            "accelerate": "minigpt.native.accelerate:accelerate",
+            "step_parts": "minigpt.native.step_parts:use_compiled_code",
+        },
     ),
     Edge(
         name="cuda",
@@ -59,13 +63,19 @@ EDGES = (
         name="distillation",
         sentence="A teacher from whose predictions the model learns.",
         package="minigpt.distillation",
-        provides={"train_settings": "minigpt.distillation.settings:DistillationSettings"},
+        provides={
+            "train_settings": "minigpt.distillation.settings:DistillationSettings",
+            "step_parts": "minigpt.distillation.step_parts:use_teacher",
+        },
     ),
     Edge(
         name="tricks",
         sentence="Sampled softmax, spelling features, BPE-dropout and token noise.",
         package="minigpt.tricks",
-        provides={"train_settings": "minigpt.tricks.settings:TrickSettings"},
+        provides={
+            "train_settings": "minigpt.tricks.settings:TrickSettings",
+            "step_parts": "minigpt.tricks.step_parts:use_tricks",
+        },
     ),
     Edge(
         name="lora",
@@ -82,7 +92,10 @@ EDGES = (
         name="distributed",
         sentence="Training by several processes.",
         package="minigpt.distributed",
-        provides={"train_settings": "minigpt.distributed.settings:DistributedSettings"},
+        provides={
+            "train_settings": "minigpt.distributed.settings:DistributedSettings",
+            "step_parts": "minigpt.distributed.muon_processes:share_muon",
+        },
     ),
     Edge(
         name="importers",
@@ -156,12 +169,14 @@ EDGES = (
         name="inspection",
         sentence="Attention and predictions, layer by layer.",
         package="minigpt.inspection",
+        provides={"monitors": "minigpt.inspection.passage_monitor:PassageMonitor"},
         commands={"inspect": "minigpt.inspection.command:inspect"},
     ),
     Edge(
         name="memorization",
         sentence="How much of a text was copied from the training text.",
         package="minigpt.memorization",
+        provides={"monitors": "minigpt.memorization.monitor:MemorizationMonitor"},
     ),
     Edge(
         name="reports",
@@ -208,6 +223,11 @@ def not_installed(seam: str) -> str:
     """Which edges of the table would provide something at a seam, and are not there; empty if all are."""
     absent = [edge for edge in EDGES if seam in edge.provides and not edge.is_installed]
     return "; ".join(f"{edge.name} is not installed: the package {edge.package} is missing" for edge in absent)
+
+
+def is_installed(name: str) -> bool:
+    """Whether the edge of that name is there."""
+    return any(edge.name == name for edge in installed_edges())
 
 
 def commands() -> dict[str, str]:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from minigpt.bounded_reading import read_json_value
 from minigpt.data import batches
-from minigpt.data.batches import UNSCORED
 from minigpt.data.corpus_cache import (
     FORMAT,
     ProgressCounter,
@@ -31,17 +30,13 @@ from minigpt.data.split import Part, ValidationSplit
 from minigpt.data.token_writer import ByteProgress
 from minigpt.edges import provided
 from minigpt.errors import ConfigError, DataError
-from minigpt.seeds import mix_seed
 from minigpt.tokenizer.bpe_training import requested_vocab_size
 from minigpt.tokenizer.tokenizer import Tokenizer
-from minigpt.tricks.bpe_dropout import BPEDropout
-from minigpt.tricks.spelling import SpellingFeatures
 
 _PARTS: tuple[Part, ...] = get_args(Part)
 
 _COUNTED = 2**22  # tokens, to know how frequent each is
 _FEW_TOKENS = 2**28  # of a text from which single tokens are counted; of a longer one, blocks
-_SPARE = 8  # tokens read after a window for BPE-dropout, which may give fewer tokens
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -205,47 +200,41 @@ class Corpus:
             raise DataError(f"{folder} is not a complete corpus; build it again from its text") from error
 
     def batch(
+        self, step: int, size: int, length: int, seed: int, rows: range | None = None, loss_on: str = "all"
+    ) -> tuple[Tensor, Tensor]:
+        """One step's inputs and targets from the training part: (B, T) int64 each.
+
+        `loss_on` is the role whose turns are scored: all other targets are UNSCORED, and with `all` those of messages
+        with weight 0.
+        Raises: ConfigError for `loss_on` with a text that is not a chat log.
+        """
+        return batches.inputs_and_targets(*self.windows(step, size, length, seed, rows, loss_on=loss_on))
+
+    def windows(
         self,
         step: int,
         size: int,
         length: int,
         seed: int,
         rows: range | None = None,
-        noise: float = 0.0,
-        bpe_dropout: float = 0.0,
+        *,
+        lookahead: int = 1,
         loss_on: str = "all",
-    ) -> tuple[Tensor, Tensor]:
-        """One step's inputs and targets from the training part, cut by `minigpt.data.batches.windows`.
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+        """One step's windows of the training part, cut by `minigpt.data.batches.windows`, and which tokens are scored.
 
-        `bpe_dropout` is the probability to drop a merge; a window may then end before its last tokens, which other
-        epochs include. `noise` is the probability that an input token, but not its target, is replaced by a random one.
-        Both are pure functions of the seed, the step and the row. `loss_on` is the role whose turns are scored: all
-        other targets are UNSCORED, and with `all` those of messages with weight 0.
-        Shapes: (B, T) int64 each.
-        Raises: TokenizerError for `bpe_dropout` with a tokenizer without merges; ConfigError for `loss_on` with a text
-        that is not a chat log.
+        The second is None if all are.
+        Shapes: (B, T + lookahead) each.
+        Raises: ConfigError for `loss_on` with a text that is not a chat log.
         """
-        if bpe_dropout:
-            spare = _SPARE + length // 8  # it is rare that a pre-token has fewer tokens than before
-            whole = self._windows(self.train, step, size, length, seed, rows, lookahead=1 + spare)
-            first = np.uint64(mix_seed(seed, step))
-            seeds = first + np.array(batches.select_rows(size, rows), dtype=np.uint64)
-            sequences = self.bpe_dropout(whole, seeds, bpe_dropout, length + 1)
-        else:
-            spare = 0
-            whole = sequences = self._windows(self.train, step, size, length, seed, rows, lookahead=1)
-        inputs, targets = batches.inputs_and_targets(sequences)
-        if not self.scores_all(loss_on):
-            if self.train_speakers is None:
-                raise self._not_a_chat_log(loss_on)
-            speakers = self._windows(self.train_speakers, step, size, length, seed, rows, lookahead=1 + spare)
-            if bpe_dropout:
-                speakers = self.bpe_dropout.labels(whole, sequences, speakers)
-            others = torch.from_numpy(~_is_scored(speakers[:, 1:], loss_on))
-            targets = targets.masked_fill(others, UNSCORED)  # a copy: inputs and targets may share memory
-        if noise:
-            inputs = batches.add_noise(inputs, noise, self.tokenizer.vocab_size, step, size, seed, rows)
-        return inputs, targets
+        tokens = self._windows(self.train, step, size, length, seed, rows, lookahead)
+        if self.scores_all(loss_on):
+            return tokens, None
+        if self.train_speakers is None:
+            raise self._not_a_chat_log(loss_on)
+        return tokens, _is_scored(
+            self._windows(self.train_speakers, step, size, length, seed, rows, lookahead), loss_on
+        )
 
     def _windows(
         self, tokens: npt.NDArray[Any], step: int, size: int, length: int, seed: int, rows: range | None, lookahead: int
@@ -265,15 +254,6 @@ class Corpus:
             size = _COUNTED // 256
             part = np.concatenate([self.train[start : start + size] for start in range(0, n - size, n // 256)])
         return torch.from_numpy(np.bincount(part, minlength=vocab_size))
-
-    def spelling_features(self, vocab_size: int) -> SpellingFeatures:
-        """What the spellings of the first `vocab_size` tokens have in common."""
-        return SpellingFeatures.of(self.tokenizer, vocab_size)
-
-    def check_bpe_dropout(self, probability: float) -> None:
-        """Raises: TokenizerError for a probability above 0 with a tokenizer without merges."""
-        if probability:
-            _ = self.bpe_dropout
 
     def check_loss_on(self, role: str) -> None:
         """Checks that the loss can be measured on this role's turns, or on `all`.
@@ -325,14 +305,6 @@ class Corpus:
             return 1.0, 1.0
         n_windows = batches.windows_per_epoch(len(scored), length)
         return float(scored.mean()), float(scored[: n_windows * length].reshape(n_windows, -1).any(1).mean())
-
-    @cached_property
-    def bpe_dropout(self) -> BPEDropout:
-        """BPE-dropout for this corpus's tokenizer.
-
-        Raises: TokenizerError for a tokenizer without merges.
-        """
-        return BPEDropout(self.tokenizer)
 
 
 def _is_scored(speakers: npt.NDArray[Any], role: str) -> npt.NDArray[np.bool_]:

@@ -139,7 +139,7 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
     config.check_processes(processes)
     corpus = yield from _read_corpus(run, begun, request, reading, tokenizer, progress)
     corpus.check_loss_on(config.loss_on)
-    corpus.check_bpe_dropout(config.bpe_dropout)
+    config.check_tokenizer(corpus.tokenizer)
     before, after = begun.corpus.fingerprint, corpus.fingerprint
     if before != after:
         if not request.allow_change:
