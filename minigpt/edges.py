@@ -58,6 +58,11 @@ EDGES = (
         name="autoplan",
         sentence="Settings chosen for the text and the machine, and the result to expect.",
         package="minigpt.autoplan",
+        provides={
+            "planner": "minigpt.autoplan.planner:MeasuringPlanner",
+            "sinks": "minigpt.autoplan.speed_monitor:speed_sink",
+            "annotations": "minigpt.autoplan.annotations:PlanAnnotations",
+        },
     ),
     Edge(
         name="distillation",
@@ -66,6 +71,7 @@ EDGES = (
         provides={
             "train_settings": "minigpt.distillation.settings:DistillationSettings",
             "step_parts": "minigpt.distillation.step_parts:use_teacher",
+            "stages": "minigpt.distillation.teacher:TeacherStage",
         },
     ),
     Edge(
@@ -95,6 +101,7 @@ EDGES = (
         provides={
             "train_settings": "minigpt.distributed.settings:DistributedSettings",
             "step_parts": "minigpt.distributed.muon_processes:share_muon",
+            "world": "minigpt.distributed.joined_world:joined_world",
         },
     ),
     Edge(
@@ -123,6 +130,7 @@ EDGES = (
             "train_settings": "minigpt.chat_logs.settings:ChatLogSettings",
             "text_reader": "minigpt.chat_logs.json_files:reader",
             "conversations": "minigpt.chat_logs.conversations:reader",
+            "annotations": "minigpt.chat_logs.annotations:ChatAnnotations",
         },
     ),
     Edge(
@@ -176,18 +184,29 @@ EDGES = (
         name="memorization",
         sentence="How much of a text was copied from the training text.",
         package="minigpt.memorization",
-        provides={"monitors": "minigpt.memorization.monitor:MemorizationMonitor"},
-    ),
-    Edge(
-        name="reports",
-        sentence="A page about a run, also while it trains.",
-        package="minigpt.reports",
-        commands={"report": "minigpt.reports.command:report"},
+        provides={
+            "monitors": "minigpt.memorization.monitor:MemorizationMonitor",
+            "annotations": "minigpt.memorization.annotations:CopyingAnnotations",
+        },
     ),
     Edge(
         name="loggers",
         sentence="TensorBoard and Weights & Biases.",
         package="minigpt.loggers",
+        provides={
+            "sink_settings": "minigpt.loggers.settings:LoggerSettings",
+            "sinks": "minigpt.loggers.loggers:logger_sink",
+        },
+    ),
+    Edge(
+        name="reports",
+        sentence="A page about a run, also while it trains.",
+        package="minigpt.reports",
+        provides={
+            "sink_settings": "minigpt.reports.settings:ReportSettings",
+            "sinks": "minigpt.reports.run_pages:report_sink",
+        },
+        commands={"report": "minigpt.reports.command:report"},
     ),
     Edge(
         name="pages",

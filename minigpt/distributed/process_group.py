@@ -27,6 +27,7 @@ from minigpt.distributed.rendezvous import close_when_lost, connect, find_interf
 from minigpt.distributed.settings import DistributedSettings
 from minigpt.errors import ConfigError, DeviceError, MinigptError
 from minigpt.model.gpt import GPT
+from minigpt.runs.job import Job
 from minigpt.storage.last_state import LastState
 from minigpt.storage.tensors import TensorFile
 from minigpt.threads import threads_per_process
@@ -54,7 +55,7 @@ class ProcessGroup(World):
     def __init__(self, place: Placement, store: Store, attempt: int = 1, *, is_ours: bool = True) -> None:
         self.rank, self.size = place.rank, place.size
         self.local_rank, self.local_size = place.local_rank, place.local_size
-        self.store, self.attempt, self.is_ours = store, attempt, is_ours
+        self.store, self.was_restarted, self.is_ours = store, attempt > 1, is_ours
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(place.threads or threads_per_process(self.local_size))
 
@@ -85,6 +86,15 @@ class ProcessGroup(World):
         # Gloo's threads need the GIL to free the last tensors. If they request it while the interpreter shuts down,
         # they abort the process, so this waits until they are done.
         time.sleep(0.1)
+
+    def share(self, job: Job | None) -> None:
+        if job is None:
+            self.broadcast_object(None)
+            return
+        self.announce("run", str(job.run.directory))
+        model, training = job.model.config.to_dict(), job.config.to_dict()
+        tokens = str(job.corpus.path.absolute())
+        self.broadcast_object({"model": model, "training": training, "tokens": tokens, "resume": job.resume})
 
     def device(self, name: str) -> torch.device:
         device = local_device(name, self.local_size, self.local_rank)

@@ -51,7 +51,7 @@ def jobs(here: Path) -> Any:
         )
         for number, each in enumerate(bits):
             run.log({"step": 75 * number, "validation_loss": each, "bits_per_byte": each, "tokens": 1, "seconds": 1.0})
-        return Job(model, corpus, config, run, resume=False)
+        return Job(model=model, corpus=corpus, config=config, run=run, resume=False)
 
     return make
 
