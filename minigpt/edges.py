@@ -44,6 +44,10 @@ EDGES = (
         name="native",
         sentence="Operations of generation and training in C.",
         package="minigpt.native",
+        provides={
+            "accelerate": "minigpt.native.accelerate:accelerate",
+            "step_parts": "minigpt.native.step_parts:use_compiled_code",
+        },
     ),
     Edge(
         name="cuda",
@@ -66,6 +70,7 @@ EDGES = (
         package="minigpt.distillation",
         provides={
             "train_settings": "minigpt.distillation.settings:DistillationSettings",
+            "step_parts": "minigpt.distillation.step_parts:use_teacher",
             "stages": "minigpt.distillation.teacher:TeacherStage",
         },
     ),
@@ -73,13 +78,20 @@ EDGES = (
         name="tricks",
         sentence="Sampled softmax, spelling features, BPE-dropout and token noise.",
         package="minigpt.tricks",
-        provides={"train_settings": "minigpt.tricks.settings:TrickSettings"},
+        provides={
+            "train_settings": "minigpt.tricks.settings:TrickSettings",
+            "step_parts": "minigpt.tricks.step_parts:use_tricks",
+        },
     ),
     Edge(
         name="lora",
         sentence="Adapters, frozen weights, and the files of peft.",
         package="minigpt.lora",
-        provides={"train_settings": "minigpt.lora.settings:LoraSettings"},
+        provides={
+            "train_settings": "minigpt.lora.settings:LoraSettings",
+            "prepare_model": "minigpt.lora.fine_tuning:apply_fine_tuning",
+            "adapter": "minigpt.lora.adapter_format:lora_format",
+        },
         commands={"merge": "minigpt.lora.command:merge"},
     ),
     Edge(
@@ -88,6 +100,7 @@ EDGES = (
         package="minigpt.distributed",
         provides={
             "train_settings": "minigpt.distributed.settings:DistributedSettings",
+            "step_parts": "minigpt.distributed.muon_processes:share_muon",
             "world": "minigpt.distributed.joined_world:joined_world",
         },
     ),
@@ -95,16 +108,19 @@ EDGES = (
         name="importers",
         sentence="Weights of GGUF, nanoGPT, TensorFlow and PyTorch files.",
         package="minigpt.importers",
+        provides={"weight_reader": "minigpt.importers.readers:READERS"},
     ),
     Edge(
         name="foreign_tokenizers",
         sentence="Tokenizers of the tokenizers library and of SentencePiece.",
         package="minigpt.foreign_tokenizers",
+        provides={"tokenizer_reader": "minigpt.foreign_tokenizers.library_files:reader"},
     ),
     Edge(
         name="documents",
         sentence="Text of EPUB, HTML, Word, PDF and subtitle files.",
         package="minigpt.documents",
+        provides={"text_reader": "minigpt.documents.read:reader"},
     ),
     Edge(
         name="chat_logs",
@@ -112,6 +128,8 @@ EDGES = (
         package="minigpt.chat_logs",
         provides={
             "train_settings": "minigpt.chat_logs.settings:ChatLogSettings",
+            "text_reader": "minigpt.chat_logs.json_files:reader",
+            "conversations": "minigpt.chat_logs.conversations:reader",
             "annotations": "minigpt.chat_logs.annotations:ChatAnnotations",
         },
     ),
@@ -119,6 +137,11 @@ EDGES = (
         name="large_corpora",
         sentence="Parquet files, mixtures of texts, and token files of other programs.",
         package="minigpt.large_corpora",
+        provides={
+            "reading_settings": "minigpt.large_corpora.settings:MixSettings",
+            "text_reader": "minigpt.large_corpora.parquet:reader",
+            "token_reader": "minigpt.large_corpora.texts:reader",
+        },
     ),
     Edge(
         name="interactive",
@@ -134,8 +157,9 @@ EDGES = (
     ),
     Edge(
         name="exporters",
-        sentence="GGUF, ONNX, CTranslate2 and a page that runs in a browser.",
+        sentence="GGUF, ONNX, CTranslate2 and a page that runs in a browser, and model cards for the hub.",
         package="minigpt.exporters",
+        provides={"model_card": "minigpt.exporters.model_card:card"},
         commands={"export": "minigpt.exporters.command:export"},
     ),
     Edge(
@@ -153,13 +177,17 @@ EDGES = (
         name="inspection",
         sentence="Attention and predictions, layer by layer.",
         package="minigpt.inspection",
+        provides={"monitors": "minigpt.inspection.passage_monitor:PassageMonitor"},
         commands={"inspect": "minigpt.inspection.command:inspect"},
     ),
     Edge(
         name="memorization",
         sentence="How much of a text was copied from the training text.",
         package="minigpt.memorization",
-        provides={"annotations": "minigpt.memorization.annotations:CopyingAnnotations"},
+        provides={
+            "monitors": "minigpt.memorization.monitor:MemorizationMonitor",
+            "annotations": "minigpt.memorization.annotations:CopyingAnnotations",
+        },
     ),
     Edge(
         name="loggers",
@@ -208,6 +236,17 @@ def installed_edges() -> tuple[Edge, ...]:
 def provided(seam: str) -> tuple[Any, ...]:
     """What the installed edges provide at a seam, in the order of the table. It imports them."""
     return tuple(load(edge.provides[seam]) for edge in installed_edges() if seam in edge.provides)
+
+
+def not_installed(seam: str) -> str:
+    """Which edges of the table would provide something at a seam, and are not there; empty if all are."""
+    absent = [edge for edge in EDGES if seam in edge.provides and not edge.is_installed]
+    return "; ".join(f"{edge.name} is not installed: the package {edge.package} is missing" for edge in absent)
+
+
+def is_installed(name: str) -> bool:
+    """Whether the edge of that name is there."""
+    return any(edge.name == name for edge in installed_edges())
 
 
 def commands() -> dict[str, str]:

@@ -11,7 +11,6 @@ from minigpt import device
 from minigpt.autoplan import baselines, throughput
 from minigpt.autoplan.baselines import Baseline, recorded_baselines
 from minigpt.autoplan.corpus_stats import CorpusStats
-from minigpt.autoplan.defaults import plan_tokenizer
 from minigpt.autoplan.measured_plan import MeasuredPlan
 from minigpt.autoplan.next_steps import find_suspects
 from minigpt.autoplan.overheads import Overheads
@@ -22,7 +21,6 @@ from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.distillation.planning import TEACHER_SHARE
 from minigpt.errors import ConfigError
-from minigpt.lora.adapter import is_adapter
 from minigpt.native.compiled import why_unavailable
 from minigpt.runs.events import Activity, Event
 from minigpt.runs.plan import FINE_TUNED, Draft, Plan, Planner
@@ -39,9 +37,6 @@ _MUCH_COPIED = 0.05  # of the held-out text
 
 class MeasuringPlanner(Planner):
     """Measures the text and this machine, and chooses settings by the rules of `plan_settings`."""
-
-    def tokenizer(self, text_bytes: int) -> str:
-        return plan_tokenizer(text_bytes)
 
     def plan(self, draft: Draft) -> Generator[Event, None, Plan]:
         """Measures and plans the run.
@@ -146,7 +141,9 @@ def _notes(training: TrainConfig, target: torch.device, others: float, copied: f
 
 def _check_adaptable(directory: Path, name: str | None) -> None:
     """Raises ConfigError for a model that an adapter cannot name as its base: an adapter, or one that peft scales."""
-    from minigpt.pretrained.open_model import has_scaled_queries, is_checkpoint
+    from minigpt.lora.adapter_format import has_scaled_queries
+    from minigpt.pretrained.open_model import is_checkpoint
+    from minigpt.storage.adapters import is_adapter
 
     if is_adapter(directory):
         raise ConfigError(f"from ({name}) is an adapter itself; merge it first: minigpt merge {name}")

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from minigpt.chat_logs.transcript import CHAT_TEMPLATE
 from minigpt.cli.models import (
     AdapterOption,
     CompileOption,
@@ -131,6 +130,7 @@ def generate(
         if is_given and (explain or table):
             raise ConfigError(f"{'--explain' if explain else '--table'} cannot be combined with {name}")
 
+    from minigpt.data.records import writes_conversations
     from minigpt.generation.capacity import rows_at_once
     from minigpt.generation.sampling import Sampler
 
@@ -158,7 +158,7 @@ def generate(
         output = JsonOutput(tokenizer, shared, meter.record if meter else None)
     else:
         note(f"{checkpoint.directory} · {shape.n_parameters:,} parameters · {engine.description}")
-        if tokenizer.chat_template == CHAT_TEMPLATE:
+        if writes_conversations(tokenizer):
             talk = command_line("chat", model_name(checkpoint.directory, checkpoints), checkpoints=checkpoints)
             note(f"this model was trained on a chat log; to talk to it: {talk}")
         if prompts == [""]:

@@ -118,9 +118,9 @@ def _check_devices(world: "World", request: "Request", resume: bool) -> None:
 def _train_with_main(world: "World") -> None:
     """Receives the job from the main process and trains without output, as every other process does."""
     from minigpt.data.corpus import Corpus
-    from minigpt.lora.fine_tuning import apply_fine_tuning
     from minigpt.runs.job import Share, train_job
     from minigpt.training.clock import Control
+    from minigpt.training.prepare import prepare_model
 
     if (message := world.broadcast_object(None)) is None:
         return
@@ -133,7 +133,7 @@ def _train_with_main(world: "World") -> None:
             "MINIGPT_CACHE to a folder that all machines share, and keep files of tokens in one"
         ) from error
     control, model = Control(), _uninitialized(GPTConfig(**message["model"]))
-    apply_fine_tuning(model, training)
+    prepare_model(model, training)
     if is_child():
         Thread(target=_stop_with_launcher, args=[control], daemon=True).start()
     job = Share(model=model, corpus=corpus, config=training, resume=message["resume"])

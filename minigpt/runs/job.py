@@ -18,7 +18,8 @@ from minigpt.runs.events import Event, Started, TrainingEvent
 from minigpt.runs.plan import Plan, planner
 from minigpt.runs.saved_state import resume_point
 from minigpt.runs.sinks import Sink
-from minigpt.storage.checkpoint import read_config, write_config
+from minigpt.storage.checkpoint import CONFIG, config_files, read_config
+from minigpt.storage.files import atomic_write
 from minigpt.storage.run import Run
 from minigpt.training import loop
 from minigpt.training.budget import Budget, planned_steps
@@ -192,5 +193,5 @@ def write_changes(job: Job) -> None:
     """Writes the changed settings of a resumed run."""
     run = job.run
     if read_config(run.directory).dropout != job.model.config.dropout:
-        write_config(run.directory, job.model, job.corpus.tokenizer)
+        atomic_write(run.directory / CONFIG, config_files(job.model, job.corpus.tokenizer)[CONFIG])
     run.update()

@@ -24,9 +24,8 @@ Row = tuple[str, str, str]
 """A line of a plan's table: what it is, its value, and the options that change it."""
 _MINUTES = 5.0  # of training, unless the text is tiny
 _TINY, _TINY_STEPS = 20_000, 300  # tokens of a text on which a model trains for so many steps
-_SHORT_TEXT = 300_000  # bytes of text, from which on the preset is micro and merges of bytes are worth learning
+_SHORT_TEXT = 300_000  # bytes of text, from which on the preset is micro
 _SHORT, _LONG = "nano", "micro"  # presets
-_VOCABULARY = "bpe:2048"
 _FINE_TUNING_CONTEXT, _FINE_TUNING_RATE = 256, 5e-5
 _STEP_TOKENS = 1024  # in a batch
 _PATIENCE = 5  # evaluations
@@ -138,10 +137,6 @@ class Plan(Draft):
 
 class Planner:
     """Chooses settings. An edge provides a subclass at the seam "planner", of which the last one plans."""
-
-    def tokenizer(self, text_bytes: int) -> str:
-        """The tokenizer for a text of that size."""
-        return "bytes" if text_bytes < _SHORT_TEXT else _VOCABULARY
 
     def plan(self, draft: Draft) -> Generator[Event, None, Plan]:
         """Chooses what the user did not give: a small preset, 5 minutes, batches of 1,024 tokens.

@@ -9,11 +9,7 @@ from minigpt.data.corpus import Corpus
 from minigpt.data.token_writer import ByteProgress
 from minigpt.device import resolve_device, resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, RunFinishedError
-from minigpt.lora.adapter import is_adapter, read_trained_state
-from minigpt.lora.fine_tuning import apply_fine_tuning
-from minigpt.lora.layers import load_trained_state
 from minigpt.model.gpt import GPT
-from minigpt.pretrained.open_model import load_base
 from minigpt.runs.changes import asked_after, changes_in, describe, is_free, refuse
 from minigpt.runs.events import Event
 from minigpt.runs.find_run import LENGTH
@@ -22,12 +18,14 @@ from minigpt.runs.reading import corpus_record, read_corpus
 from minigpt.runs.request import Request
 from minigpt.runs.saved_state import last_state, load_weights, resume_point, weights_without_state
 from minigpt.shell import join
+from minigpt.storage.adapters import adapter_format, is_adapter, load_trained_state
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import TEXT, Change, Resumable
 from minigpt.storage.runs import next_number
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget, planned_steps
 from minigpt.training.events import Notice
+from minigpt.training.prepare import prepare_model
 from minigpt.training.progress import Progress
 
 
@@ -75,7 +73,7 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
     config.check_processes(processes)
     corpus = yield from _read_corpus(run, begun, request, reading, tokenizer, progress)
     corpus.check_loss_on(config.loss_on)
-    corpus.check_bpe_dropout(config.bpe_dropout)
+    config.check_tokenizer(corpus.tokenizer)
     before, after = begun.corpus.fingerprint, corpus.fingerprint
     if before != after:
         if not request.allow_change:
@@ -118,7 +116,7 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
     if model.config.dropout != shape.dropout:
         model = GPT.from_tensors(model.config.replace(dropout=shape.dropout), model.state_dict())
     if not is_adapter(directory):
-        apply_fine_tuning(model, config)
+        prepare_model(model, config)
     return Job(model=model, corpus=corpus, config=config, run=run, resume=True)
 
 
@@ -143,11 +141,11 @@ def _changed_settings(
 
 def _load_adapted(run: Run, shape: GPTConfig, config: TrainConfig) -> tuple[GPT, Tokenizer]:
     """The base model with the run's adapter, and the run's tokenizer."""
-    base = load_base(run.directory, run.record.adapter_base, mapped=config.base_dtype != "float32")
-    model = GPT.from_tensors(shape, base.state_dict())
-    apply_fine_tuning(model, config)
+    adapter = adapter_format()
+    model = GPT.from_tensors(shape, adapter.load_base(run.directory, run.record.adapter_base, config).state_dict())
+    prepare_model(model, config)
     try:
-        load_trained_state(model, read_trained_state(run.directory, model))
+        load_trained_state(model, adapter.read_weights(run.directory, model))
     except CheckpointError:
         if run.last_progress() is None:
             raise

@@ -15,10 +15,8 @@ from minigpt.data.corpus import Corpus
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError, FolderTakenError
 from minigpt.generation.unread_characters import unread_characters
-from minigpt.lora.adapter import weights_hash
-from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
-from minigpt.pretrained.open_model import find_model, has_scaled_queries, load_model
+from minigpt.pretrained.open_model import find_model, load_model
 from minigpt.run_options import RunOptions
 from minigpt.runs.events import Activity, Event, Planned
 from minigpt.runs.find_run import find_run
@@ -27,12 +25,14 @@ from minigpt.runs.plan import Draft, Plan, planner
 from minigpt.runs.reading import corpus_record, read_corpus
 from minigpt.runs.request import Request
 from minigpt.runs.resume import resume_run
+from minigpt.storage.adapters import adapter_of
 from minigpt.storage.checkpoint import TRAINING, Checkpoint, free_name
 from minigpt.storage.files import exists
 from minigpt.storage.run import Run
-from minigpt.storage.run_record import AdapterBase, BaselinesRecord, Environment, RunRecord
+from minigpt.storage.run_record import BaselinesRecord, Environment, RunRecord
 from minigpt.storage.runs import next_number
 from minigpt.training.events import Notice
+from minigpt.training.prepare import prepare_model
 from minigpt.training.world import World
 
 _SEARCHED_TOKENS = 1_000_000  # for characters that a model to fine-tune lacks
@@ -117,7 +117,7 @@ def start_run(planned: Plan, *, keeps_plan: bool = False) -> Generator[Event, No
     request, corpus, base = planned.request, planned.corpus, planned.base
     torch.manual_seed(planned.training.seed)
     model = GPT.from_tensors(planned.model, base.model.state_dict()) if base else GPT(planned.model)
-    apply_fine_tuning(model, planned.training)
+    prepare_model(model, planned.training)
     if base and keeps_plan:
         for parameter in model.parameters():
             if parameter.requires_grad:
@@ -141,7 +141,7 @@ def start_run(planned: Plan, *, keeps_plan: bool = False) -> Generator[Event, No
         asked=RunOptions.of(request.asked),
         reading=request.options.reading,
         base=str(base.directory) if base else None,
-        adapter_base=_adapter_base(base) if base and planned.training.lora else None,
+        adapter_base=adapter.record_base(base) if base and (adapter := adapter_of(model)) else None,
         preset=planned.preset,
         tokenizer=corpus.tokenizer.name,
         chat_template=corpus.tokenizer.chat_template,
@@ -183,17 +183,6 @@ def _beginning(corpus: Corpus) -> str:
         return ""
     tokens = corpus.train[:_SEARCHED_TOKENS]
     return corpus.tokenizer.decode(tokens[tokens != corpus.tokenizer.end_of_text].tolist())
-
-
-def _adapter_base(base: Checkpoint) -> AdapterBase:
-    """The base model as the files of an adapter name it: by its name on the hub, else by its absolute path.
-
-    A model whose queries were scaled when it was imported is not the one on the hub.
-    """
-    from minigpt.pretrained.gpt2 import hub_name
-
-    name = None if has_scaled_queries(base.directory) else hub_name(base.directory)
-    return AdapterBase(name=name or str(base.directory.resolve()), sha256=weights_hash(base.model))
 
 
 def _cpu_name() -> str:

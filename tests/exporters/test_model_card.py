@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
+from minigpt.exporters.model_card import may_write_card, model_card
 from minigpt.storage import run as run_module
 from minigpt.storage.checkpoint import save_checkpoint
-from minigpt.storage.model_card import may_write_card, model_card
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import Result, RunRecord
 from minigpt.tokenizer.tokenizer import Tokenizer

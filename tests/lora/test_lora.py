@@ -11,8 +11,9 @@ from torch import Tensor
 from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.lora.fine_tuning import apply_fine_tuning, trained_parameters
-from minigpt.lora.layers import LoRA, LoRALinear, lora_layers, trained_state
+from minigpt.lora.layers import LoRA, LoRALinear, lora_layers
 from minigpt.model.gpt import GPT
+from minigpt.storage.adapters import trained_state
 from minigpt.training.loss import LossModel, next_token_loss
 from minigpt.training.memory import checkpoint_blocks
 

@@ -19,12 +19,13 @@ from minigpt.exporters.export import export_model
 from minigpt.exporters.gguf import write_gguf_adapter
 from minigpt.importers.gguf_file import GgufFile
 from minigpt.lora.adapter import weights_hash
+from minigpt.lora.adapter_format import merge_adapter
 from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.lora.layers import lora_layers
 from minigpt.lora.peft import read_adapter
 from minigpt.model.gpt import GPT
 from minigpt.pretrained.gpt2 import import_gpt2
-from minigpt.pretrained.open_model import describe_model, load_model, merge_adapter
+from minigpt.pretrained.open_model import describe_model, load_model
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.storage.tensors import load_tensors, save_tensors
 from minigpt.tokenizer.tokenizer import Tokenizer

@@ -12,10 +12,9 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from minigpt.bounded_reading import read_regular
 from minigpt.config import GPTConfig
 from minigpt.shell import join
-from minigpt.storage.names import ADAPTER_CONFIG, encodable, last_part, plain_source
+from minigpt.storage.checkpoint import read_config
+from minigpt.storage.names import ADAPTER_CONFIG, CARD, encodable, last_part, plain_source
 from minigpt.storage.run_record import RunRecord
-
-CARD = "README.md"
 
 # The metadata that the hub reads. Source: https://huggingface.co/docs/hub/model-cards
 _FRONT_MATTER = """\
@@ -78,6 +77,25 @@ _SETTINGS = {
 _MARK = "<!-- minigpt rewrites this page unless it was edited: {} -->\n"
 _MAX_NAMES = 10
 _NOT_UPLOADED = ("last/*", "teacher/*", "training.json", "*.jsonl", "*.html", ".lock*", "tensorboard/*", "wandb/*")
+
+
+def card(
+    directory: Path,
+    config: GPTConfig | None,
+    *,
+    tokenizer: str | None = None,
+    record: RunRecord | None = None,
+    origin: str | None = None,
+    notes: Sequence[str] = (),
+) -> bytes | None:
+    """The README.md of the model in a directory, as `model_card`; None if it is not to be replaced.
+
+    Without a `config`, it is read from the directory.
+    """
+    if not may_write_card(directory):
+        return None
+    config = config or read_config(directory)
+    return model_card(directory.name, config, tokenizer=tokenizer, record=record, origin=origin, notes=notes).encode()
 
 
 def may_write_card(directory: Path) -> bool:
@@ -168,8 +186,8 @@ def _introduction(config: GPTConfig, record: RunRecord | None, origin: str | Non
     version = f" {record.minigpt}" if record.minigpt else ""
     text = " on the text below" if record.sources or record.corpus else ""
     if record.adapter_base and record.training:
-        parts = f"LoRA, rank {record.training.lora_rank}"
-        if record.training.lora_embedding:
+        parts = f"LoRA, rank {getattr(record.training, 'lora_rank', 'unknown')}"
+        if getattr(record.training, "lora_embedding", False):
             parts += ", with the token embedding"
         return (
             f"An adapter ({parts}) of {_code(_public_name(record.adapter_base.name))}, a language model with GPT-2's "
@@ -206,7 +224,7 @@ def _training(record: RunRecord) -> list[str]:
     if result is not None and result.seconds is not None:
         rows["time"] = f"{result.seconds:,.0f} s on {record.device or 'an unknown device'}"
     for label, key in _SETTINGS.items():
-        if (value := getattr(settings, key)) is not None:
+        if (value := getattr(settings, key, None)) is not None:
             rows[label] = str(value)
     if record.torch:
         rows["PyTorch"] = record.torch
@@ -236,8 +254,9 @@ def _results(record: RunRecord, config: GPTConfig) -> Iterator[str]:
     tokens = result.validation_tokens or 0
     part = "all" if whole is not None and tokens >= whole - 1 else "a sample"
     scored = "Every token except the first is scored once."
-    if record.training is not None and record.training.loss_on != "all":
-        part, scored = f"the {record.training.loss_on}'s turns", "No token is scored twice."
+    loss_on = getattr(record.training, "loss_on", "all")
+    if loss_on != "all":
+        part, scored = f"the {loss_on}'s turns", "No token is scored twice."
     yield (
         f"Measured on {part} of the validation text: {tokens:,} tokens, in windows of {context:,} tokens that do not "
         f"overlap. {scored} The weights were selected on the same text. To compare "
