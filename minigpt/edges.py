@@ -44,11 +44,20 @@ EDGES = (
         name="native",
         sentence="Operations of generation and training in C.",
         package="minigpt.native",
+        provides={
+            "engine": "minigpt.native.engine_provider:ENGINES",
+            "engine_settings": "minigpt.native.engine_settings:NativeEngineSettings",
+            "draw_tokens": "minigpt.native.operations:draw_tokens",
+        },
     ),
     Edge(
         name="cuda",
         sentence="Generation on CUDA by recorded graphs and Triton kernels.",
         package="minigpt.cuda",
+        provides={
+            "engine": "minigpt.cuda.graphs:ENGINES",
+            "engine_settings": "minigpt.cuda.engine_settings:CudaEngineSettings",
+        },
     ),
     Edge(
         name="autoplan",
@@ -99,7 +108,10 @@ EDGES = (
         name="chat_logs",
         sentence="Conversations as training text.",
         package="minigpt.chat_logs",
-        provides={"train_settings": "minigpt.chat_logs.settings:ChatLogSettings"},
+        provides={
+            "train_settings": "minigpt.chat_logs.settings:ChatLogSettings",
+            "evaluate_settings": "minigpt.chat_logs.evaluate_settings:RoleSettings",
+        },
     ),
     Edge(
         name="large_corpora",
@@ -110,6 +122,7 @@ EDGES = (
         name="interactive",
         sentence="Writing with a model in the terminal.",
         package="minigpt.interactive",
+        provides={"generate_settings": "minigpt.interactive.generate_settings:ChatHint"},
         commands={"play": "minigpt.interactive.play:play", "chat": "minigpt.interactive.chat:chat"},
     ),
     Edge(
@@ -134,17 +147,26 @@ EDGES = (
         name="benchmarks",
         sentence="LAMBADA, HellaSwag, CBT and language-modeling benchmarks.",
         package="minigpt.benchmarks",
+        provides={"evaluate_settings": "minigpt.benchmarks.evaluate_settings:BenchmarkSettings"},
+    ),
+    Edge(
+        name="held_out",
+        sentence="The held-out part of a training text, and whether a text was trained on.",
+        package="minigpt.held_out",
+        provides={"evaluate_settings": "minigpt.held_out.evaluate_settings:HeldOutSettings"},
     ),
     Edge(
         name="inspection",
         sentence="Attention and predictions, layer by layer.",
         package="minigpt.inspection",
+        provides={"generate_settings": "minigpt.inspection.generate_settings:ExplainSettings"},
         commands={"inspect": "minigpt.inspection.command:inspect"},
     ),
     Edge(
         name="memorization",
         sentence="How much of a text was copied from the training text.",
         package="minigpt.memorization",
+        provides={"generate_settings": "minigpt.memorization.generate_settings:CopySettings"},
     ),
     Edge(
         name="reports",

@@ -23,10 +23,16 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     group: str = "Options",
+    choices: Sequence[str] = (),
 ) -> Any:
-    """A dataclass field with a help text and its heading, and bounds (`min`, `max` inclusive; `above`, `below` not)."""
+    """A dataclass field with a help text and its heading, and bounds (`min`, `max` inclusive; `above`, `below` not).
+
+    `choices` are what a shell completes, for a setting of texts.
+    """
     bounds = {"min": min, "max": max, "above": above, "below": below}
-    return dataclasses.field(default=default, metadata={"help": help, "bounds": bounds, "group": group})
+    return dataclasses.field(
+        default=default, metadata={"help": help, "bounds": bounds, "group": group, "choices": choices}
+    )
 
 
 def plain_number(value: Any) -> Any:

@@ -14,10 +14,10 @@ from minigpt.autoplan.plan_run import plan_run
 from minigpt.data.corpus import Corpus
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import FolderTakenError
-from minigpt.generation.unread_characters import unread_characters
 from minigpt.lora.adapter import weights_hash
 from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
+from minigpt.pretrained.unread_characters import unread_characters
 from minigpt.run_options import RunOptions
 from minigpt.runs.events import Event
 from minigpt.runs.find_run import find_run
