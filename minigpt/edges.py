@@ -47,12 +47,19 @@ EDGES = (
         provides={
             "accelerate": "minigpt.native.accelerate:accelerate",
             "step_parts": "minigpt.native.step_parts:use_compiled_code",
+            "engine": "minigpt.native.engine_provider:ENGINES",
+            "engine_settings": "minigpt.native.engine_settings:NativeEngineSettings",
+            "draw_tokens": "minigpt.native.operations:draw_tokens",
         },
     ),
     Edge(
         name="cuda",
         sentence="Generation on CUDA by recorded graphs and Triton kernels.",
         package="minigpt.cuda",
+        provides={
+            "engine": "minigpt.cuda.graphs:ENGINES",
+            "engine_settings": "minigpt.cuda.engine_settings:CudaEngineSettings",
+        },
     ),
     Edge(
         name="autoplan",
@@ -131,6 +138,7 @@ EDGES = (
             "text_reader": "minigpt.chat_logs.json_files:reader",
             "conversations": "minigpt.chat_logs.conversations:reader",
             "annotations": "minigpt.chat_logs.annotations:ChatAnnotations",
+            "evaluate_settings": "minigpt.chat_logs.evaluate_settings:RoleSettings",
         },
     ),
     Edge(
@@ -147,6 +155,7 @@ EDGES = (
         name="interactive",
         sentence="Writing with a model in the terminal.",
         package="minigpt.interactive",
+        provides={"generate_settings": "minigpt.interactive.generate_settings:ChatHint"},
         commands={"play": "minigpt.interactive.play:play", "chat": "minigpt.interactive.chat:chat"},
     ),
     Edge(
@@ -172,12 +181,22 @@ EDGES = (
         name="benchmarks",
         sentence="LAMBADA, HellaSwag, CBT and language-modeling benchmarks.",
         package="minigpt.benchmarks",
+        provides={"evaluate_settings": "minigpt.benchmarks.evaluate_settings:BenchmarkSettings"},
+    ),
+    Edge(
+        name="held_out",
+        sentence="The held-out part of a training text, and whether a text was trained on.",
+        package="minigpt.held_out",
+        provides={"evaluate_settings": "minigpt.held_out.evaluate_settings:HeldOutSettings"},
     ),
     Edge(
         name="inspection",
         sentence="Attention and predictions, layer by layer.",
         package="minigpt.inspection",
-        provides={"monitors": "minigpt.inspection.passage_monitor:PassageMonitor"},
+        provides={
+            "monitors": "minigpt.inspection.passage_monitor:PassageMonitor",
+            "generate_settings": "minigpt.inspection.generate_settings:ExplainSettings",
+        },
         commands={"inspect": "minigpt.inspection.command:inspect"},
     ),
     Edge(
@@ -187,6 +206,7 @@ EDGES = (
         provides={
             "monitors": "minigpt.memorization.monitor:MemorizationMonitor",
             "annotations": "minigpt.memorization.annotations:CopyingAnnotations",
+            "generate_settings": "minigpt.memorization.generate_settings:CopySettings",
         },
     ),
     Edge(

@@ -5,6 +5,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
@@ -41,6 +42,11 @@ CheckpointsOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandSettings(Settings):
+    """Options of one command; a number that is too small is a usage error."""
 
 
 def settings_options(
@@ -108,6 +114,7 @@ def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parame
     option = typer.Option(
         f"--{flag}/--no-{flag}" if has_off else f"--{flag}",
         help=field.metadata["help"] + shown,
+        min=field.metadata["bounds"]["min"] if issubclass(settings, CommandSettings) else None,
         show_default=False,
         autocompletion=complete_from(*choices) if (choices := field.metadata["choices"]) else None,
         rich_help_panel=field.metadata["group"],

@@ -13,12 +13,12 @@ class CopyingAnnotations(Annotations):
     """Marks the long copied runs of samples, with the copied share and the location of the longest run's original."""
 
     def sampled(self, event: Sample) -> list[Text]:
-        measured = event.memorization
+        measured, location = event.measured.get("memorization"), event.measured.get("location")
         if measured is None:
             return []
         lines = [highlighted(event.text, measured), Text(summary_line(measured), style="dim")]
-        if event.location is not None and measured.longest is not None:
-            where = f"the training text, document {event.location.document:,}, line {event.location.line:,}"
+        if location is not None and measured.longest is not None:
+            where = f"the training text, document {location.document:,}, line {location.line:,}"
             lines.append(Text(run_line(measured.longest, measured, event.text, where), style="dim"))
         return lines
 

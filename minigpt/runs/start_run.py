@@ -14,9 +14,9 @@ from minigpt import __version__, device
 from minigpt.data.corpus import Corpus
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError, FolderTakenError
-from minigpt.generation.unread_characters import unread_characters
 from minigpt.model.gpt import GPT
 from minigpt.pretrained.open_model import find_model, load_model
+from minigpt.pretrained.unread_characters import unread_characters
 from minigpt.run_options import RunOptions
 from minigpt.runs.events import Activity, Event, Planned
 from minigpt.runs.find_run import find_run
