@@ -9,7 +9,8 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.pretrained.imported_model import ImportedModel, WeightReader, check_vocabulary, lazy_tensors
+from minigpt.importers.tensor_names import lazy_tensors
+from minigpt.pretrained.imported_model import ImportedModel, WeightReader, check_vocabulary
 from minigpt.storage.huggingface import stored_tensors
 from minigpt.storage.tensors import TensorSource
 from minigpt.tokenizer.tokenizer import Tokenizer
