@@ -45,28 +45,51 @@ EDGES = (
         name="native",
         sentence="Operations of generation and training in C.",
         package="minigpt.native",
+        provides={
+            "accelerate": "minigpt.native.accelerate:accelerate",
+            "step_parts": "minigpt.native.step_parts:use_compiled_code",
+            "engine": "minigpt.native.engine_provider:ENGINES",
+            "engine_settings": "minigpt.native.engine_settings:NativeEngineSettings",
+            "draw_tokens": "minigpt.native.operations:draw_tokens",
+        },
     ),
     Edge(
         name="cuda",
         sentence="Generation on CUDA by recorded graphs and Triton kernels.",
         package="minigpt.cuda",
+        provides={
+            "engine": "minigpt.cuda.graphs:ENGINES",
+            "engine_settings": "minigpt.cuda.engine_settings:CudaEngineSettings",
+        },
     ),
     Edge(
         name="autoplan",
         sentence="Settings chosen for the text and the machine, and the result to expect.",
         package="minigpt.autoplan",
+        provides={
+            "planner": "minigpt.autoplan.planner:MeasuringPlanner",
+            "sinks": "minigpt.autoplan.speed_monitor:speed_sink",
+            "annotations": "minigpt.autoplan.annotations:PlanAnnotations",
+        },
     ),
     Edge(
         name="distillation",
         sentence="A teacher from whose predictions the model learns.",
         package="minigpt.distillation",
-        provides={"train_settings": "minigpt.distillation.settings:DistillationSettings"},
+        provides={
+            "train_settings": "minigpt.distillation.settings:DistillationSettings",
+            "step_parts": "minigpt.distillation.step_parts:use_teacher",
+            "stages": "minigpt.distillation.teacher:TeacherStage",
+        },
     ),
     Edge(
         name="tricks",
         sentence="Sampled softmax, spelling features, BPE-dropout and token noise.",
         package="minigpt.tricks",
-        provides={"train_settings": "minigpt.tricks.settings:TrickSettings"},
+        provides={
+            "train_settings": "minigpt.tricks.settings:TrickSettings",
+            "step_parts": "minigpt.tricks.step_parts:use_tricks",
+        },
     ),
     Edge(
         name="lora",
@@ -83,7 +106,11 @@ EDGES = (
         name="distributed",
         sentence="Training by several processes.",
         package="minigpt.distributed",
-        provides={"train_settings": "minigpt.distributed.settings:DistributedSettings"},
+        provides={
+            "train_settings": "minigpt.distributed.settings:DistributedSettings",
+            "step_parts": "minigpt.distributed.muon_processes:share_muon",
+            "world": "minigpt.distributed.joined_world:joined_world",
+        },
     ),
     Edge(
         name="importers",
@@ -95,27 +122,41 @@ EDGES = (
         name="foreign_tokenizers",
         sentence="Tokenizers of the tokenizers library and of SentencePiece.",
         package="minigpt.foreign_tokenizers",
+        provides={"tokenizer_reader": "minigpt.foreign_tokenizers.library_files:reader"},
     ),
     Edge(
         name="documents",
         sentence="Text of EPUB, HTML, Word, PDF and subtitle files.",
         package="minigpt.documents",
+        provides={"text_reader": "minigpt.documents.read:reader"},
     ),
     Edge(
         name="chat_logs",
         sentence="Conversations as training text.",
         package="minigpt.chat_logs",
-        provides={"train_settings": "minigpt.chat_logs.settings:ChatLogSettings"},
+        provides={
+            "train_settings": "minigpt.chat_logs.settings:ChatLogSettings",
+            "text_reader": "minigpt.chat_logs.json_files:reader",
+            "conversations": "minigpt.chat_logs.conversations:reader",
+            "annotations": "minigpt.chat_logs.annotations:ChatAnnotations",
+            "evaluate_settings": "minigpt.chat_logs.evaluate_settings:RoleSettings",
+        },
     ),
     Edge(
         name="large_corpora",
         sentence="Parquet files, mixtures of texts, and token files of other programs.",
         package="minigpt.large_corpora",
+        provides={
+            "reading_settings": "minigpt.large_corpora.settings:MixSettings",
+            "text_reader": "minigpt.large_corpora.parquet:reader",
+            "token_reader": "minigpt.large_corpora.texts:reader",
+        },
     ),
     Edge(
         name="interactive",
         sentence="Writing with a model in the terminal.",
         package="minigpt.interactive",
+        provides={"generate_settings": "minigpt.interactive.generate_settings:ChatHint"},
         commands={"play": "minigpt.interactive.play:play", "chat": "minigpt.interactive.chat:chat"},
     ),
     Edge(
@@ -141,28 +182,52 @@ EDGES = (
         name="benchmarks",
         sentence="LAMBADA, HellaSwag, CBT and language-modeling benchmarks.",
         package="minigpt.benchmarks",
+        provides={"evaluate_settings": "minigpt.benchmarks.evaluate_settings:BenchmarkSettings"},
+    ),
+    Edge(
+        name="held_out",
+        sentence="The held-out part of a training text, and whether a text was trained on.",
+        package="minigpt.held_out",
+        provides={"evaluate_settings": "minigpt.held_out.evaluate_settings:HeldOutSettings"},
     ),
     Edge(
         name="inspection",
         sentence="Attention and predictions, layer by layer.",
         package="minigpt.inspection",
+        provides={
+            "monitors": "minigpt.inspection.passage_monitor:PassageMonitor",
+            "generate_settings": "minigpt.inspection.generate_settings:ExplainSettings",
+        },
         commands={"inspect": "minigpt.inspection.command:inspect"},
     ),
     Edge(
         name="memorization",
         sentence="How much of a text was copied from the training text.",
         package="minigpt.memorization",
-    ),
-    Edge(
-        name="reports",
-        sentence="A page about a run, also while it trains.",
-        package="minigpt.reports",
-        commands={"report": "minigpt.reports.command:report"},
+        provides={
+            "monitors": "minigpt.memorization.monitor:MemorizationMonitor",
+            "annotations": "minigpt.memorization.annotations:CopyingAnnotations",
+            "generate_settings": "minigpt.memorization.generate_settings:CopySettings",
+        },
     ),
     Edge(
         name="loggers",
         sentence="TensorBoard and Weights & Biases.",
         package="minigpt.loggers",
+        provides={
+            "sink_settings": "minigpt.loggers.settings:LoggerSettings",
+            "sinks": "minigpt.loggers.loggers:logger_sink",
+        },
+    ),
+    Edge(
+        name="reports",
+        sentence="A page about a run, also while it trains.",
+        package="minigpt.reports",
+        provides={
+            "sink_settings": "minigpt.reports.settings:ReportSettings",
+            "sinks": "minigpt.reports.run_pages:report_sink",
+        },
+        commands={"report": "minigpt.reports.command:report"},
     ),
     Edge(
         name="pages",
@@ -198,6 +263,11 @@ def not_installed(seam: str) -> str:
     """Which edges of the table would provide something at a seam, and are not there; empty if all are."""
     absent = [edge for edge in EDGES if seam in edge.provides and not edge.is_installed]
     return "; ".join(f"{edge.name} is not installed: the package {edge.package} is missing" for edge in absent)
+
+
+def is_installed(name: str) -> bool:
+    """Whether the edge of that name is there."""
+    return any(edge.name == name for edge in installed_edges())
 
 
 def commands() -> dict[str, str]:

@@ -3,13 +3,16 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from minigpt.cli.options import run_option
 from minigpt.cli.render.terminal import note
+from minigpt.edges import provided
 from minigpt.errors import ConfigError, MinigptError
+from minigpt.generation.engine_settings import EngineSettings
+from minigpt.settings import combined
 
 if TYPE_CHECKING:
     from minigpt.generation.engine import Engine
@@ -24,14 +27,6 @@ DtypeOption = Annotated[
         help="dtype of the weights: float32, bfloat16, float16; auto: bfloat16 on CUDA from Ampere on, else float32",
     ),
 ]
-QuantizeOption = Annotated[
-    Literal["auto", "none", "int8"],
-    typer.Option("--quantize", help="int8 weights on a CPU; auto: from 50 million parameters on"),
-]
-CompileOption = Annotated[
-    bool, typer.Option("--compile", help="on CUDA: run torch.compile first; takes a minute, for long texts")
-]
-
 AdapterOption = Annotated[
     str | None,
     run_option(
@@ -39,6 +34,11 @@ AdapterOption = Annotated[
         help="a LoRA adapter's name or folder, of minigpt or peft; it is added to --model [default: its base model]",
     ),
 ]
+
+
+ENGINE_SETTINGS: type[EngineSettings] = combined(
+    "AllEngineSettings", "How a model is run.", (EngineSettings, *provided("engine_settings"))
+)
 
 
 @contextmanager
@@ -85,20 +85,18 @@ def open_model(
     return checkpoint
 
 
-def open_engine(model: "GPT", quantize: Literal["auto", "none", "int8"], *, compiled: bool) -> "Engine":
-    """The engine for a model; prints a note if the compiled code is missing or uses one core."""
+def open_engine(model: "GPT", settings: EngineSettings) -> "Engine":
+    """The engine for a model; prints a note if it is slower than it could be."""
     from minigpt.device import avoid_cudnn_attention
     from minigpt.generation.resolve_engine import missing_compiled_code, resolve_engine
-    from minigpt.native.compiled import uses_one_core
-    from minigpt.native.engine import NativeEngine
 
     if slow := missing_compiled_code(model):
         note(slow)
     avoid_cudnn_attention()
     with _out_of_memory_while_loading("the model"):
-        engine = resolve_engine(model, quantize, compiled=compiled)
-    if isinstance(engine, NativeEngine) and (reason := uses_one_core()):
-        note(f"compiled code generates the text on one core, because its compiler has no OpenMP ({reason})")
+        engine = resolve_engine(model, settings.quantize, compiled=settings.compile)
+    if engine.slow_because:
+        note(engine.slow_because)
     return engine
 
 

@@ -5,6 +5,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
@@ -43,12 +44,18 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cu
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class CommandSettings(Settings):
+    """Options of one command; a number that is too small is a usage error."""
+
+
 def settings_options(
-    *groups: tuple[type[Settings], Iterable[str]], chosen: Iterable[str] = ()
+    *groups: tuple[type[Settings], Iterable[str]], chosen: Iterable[str] = (), **groups_in_place: type[Settings]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A decorator that gives a command one option per named setting, and the settings that were typed as `given`.
 
-    `chosen` are settings whose default depends on the text or the machine.
+    `chosen` are settings whose default depends on the text or the machine. A further group has its options where the
+    command has a parameter of that name, which gets the settings that were typed.
     """
     names = [name for _, group in groups for name in group]
     chosen = frozenset(chosen)
@@ -56,17 +63,21 @@ def settings_options(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command)
         hints = get_type_hints(command, include_extras=True)
-        parameters = [
-            parameter.replace(annotation=hints[name]) for name, parameter in own.parameters.items() if name != "given"
-        ]
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in own.parameters.items():
+            if name in groups_in_place:
+                kind = groups_in_place[name]
+                parameters.extend(_option(kind, each, False) for each in names_of(kind))
+            elif name != "given":
+                parameters.append(parameter.replace(annotation=hints[name]))
         for kind, group in groups:
             parameters.extend(_option(kind, name, name in chosen) for name in group)
 
         @functools.wraps(command)
         def collect(**values: Any) -> None:
-            typed = {name: values.pop(name) for name in names}
-            given = {name: value for name, value in typed.items() if value is not None and value != []}
-            given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+            given = _typed(values, names)
+            for parameter, kind in groups_in_place.items():
+                values[parameter] = _typed(values, names_of(kind))
             given |= {name: tuple(map(unescaped, given[name])) for name in ESCAPED & given.keys()}
             command(**values, given=given)
 
@@ -78,6 +89,13 @@ def settings_options(
         return collect
 
     return decorate
+
+
+def _typed(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Takes the options with these names out of the values; those that were typed."""
+    typed = {name: values.pop(name) for name in names}
+    typed = {name: value for name, value in typed.items() if value is not None and value != []}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in typed.items()}
 
 
 def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parameter:
@@ -96,7 +114,9 @@ def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parame
     option = typer.Option(
         f"--{flag}/--no-{flag}" if has_off else f"--{flag}",
         help=field.metadata["help"] + shown,
+        min=field.metadata["bounds"]["min"] if issubclass(settings, CommandSettings) else None,
         show_default=False,
+        autocompletion=complete_from(*choices) if (choices := field.metadata["choices"]) else None,
         rich_help_panel=field.metadata["group"],
     )
     return inspect.Parameter(

@@ -105,7 +105,7 @@ def note_unread_text(model: "GPT", tokenizer: "Tokenizer", texts: Sequence[str],
     """Prints a note on the names of special tokens in the texts, which are read as text, and one on the characters
     that the model cannot tell from each other.
     """
-    from minigpt.generation.unread_characters import unread_characters
+    from minigpt.pretrained.unread_characters import unread_characters
 
     text = "\n".join(texts)
     if not special_tokens and (names := tokenizer.named_in(text)):

@@ -17,6 +17,8 @@ from torch.overrides import TorchFunctionMode
 from minigpt.device import to_device
 from minigpt.errors import ConfigError, first_line_of
 from minigpt.generation.engine import Engine
+from minigpt.generation.engine_settings import Quantization
+from minigpt.generation.resolve_engine import EngineProvider
 from minigpt.generation.slots import Chunk, Slots
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
@@ -309,3 +311,20 @@ class CudaSlots(Slots):
         """Clears a slot for a new text, which begins at position 0."""
         if start == 0:
             self.cache.row(slot).zero()
+
+
+class CudaEngines(EngineProvider):
+    """The engines of every model on CUDA."""
+
+    def engine(self, model: GPT, quantization: Quantization, *, compiled: bool) -> Engine | None:  # noqa: ARG002
+        return GraphEngine(model, compiled=compiled) if _is_on_cuda(model) else None
+
+    def slots(self, model: GPT, n_slots: int, quantization: Quantization) -> Slots | None:  # noqa: ARG002
+        return CudaSlots(model, n_slots) if _is_on_cuda(model) else None
+
+
+ENGINES = CudaEngines()
+
+
+def _is_on_cuda(model: GPT) -> bool:
+    return model.token_embedding.weight.device.type == "cuda"

@@ -27,6 +27,16 @@ Item = TypeVar("Item")
 WindowProgress = Callable[[int, int], None]  # windows done, windows in total
 
 
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """The windows that move over texts, how many are evaluated together, and the most documents or examples."""
+
+    context: int
+    stride: int
+    batch_size: int | None = None
+    limit: int | None = None
+
+
 class EvaluationWorld(Protocol):
     """Several processes that evaluate a text together; this process is `rank` of `size`, from 0.
 

@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,10 @@ from minigpt.cli.render.terminal import note, write
 from minigpt.errors import ConfigError
 from minigpt.settings import check_utf8
 from minigpt.shell import join
+from minigpt.units import size
+
+if TYPE_CHECKING:
+    from minigpt.exporters.export import Export
 
 _PROMPT = "Once upon a time"
 # Programs on one line, because an argument of cmd has only one.
@@ -89,7 +93,6 @@ def export(
     from minigpt.exporters.export import export_model
     from minigpt.exporters.html.page import PageText
     from minigpt.pretrained.open_model import find_model
-    from minigpt.units import size
 
     source = find_model(model, checkpoints)
     page = PageText(title=destination.model_name(source) if title is None else title, note=about, prompt=prompt)
@@ -108,14 +111,24 @@ def export(
         result |= {"path": str(done.path), "modelfile": None if done.modelfile is None else str(done.modelfile)}
         write(json.dumps(result))
         return
+    out.print(facts(done.target, _rows(done, source)))
+    for each in done.notes:
+        note(each)
+    _print_next_steps(done, checkpoints)
+
+
+def _rows(done: "Export", source: Path) -> dict[str, str]:
+    """What was exported, and how its logits compare with the model's."""
     rows = {"from": str(source), "written to": str(done.path), "dtype": done.dtype, "size": size(done.size)}
     for parity in done.parity:
         agreement = f"{parity.greedy} of {parity.of} greedy tokens equal"
         agreement += "" if parity.same_ids is None else "; token ids equal"
         rows[f"checked in {parity.by}"] = f"largest logit difference {parity.difference:.2g}; {agreement}"
-    out.print(facts(done.target, rows))
-    for each in done.notes:
-        note(each)
+    return rows
+
+
+def _print_next_steps(done: "Export", checkpoints: Path) -> None:
+    """Prints how to open the export, or the commands that try it in the program that it is for."""
     if done.target == "html":
         note("open it in a browser, or send it to someone; it needs no network")
         return

@@ -12,6 +12,7 @@ from minigpt.device import to_device
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.constraint import TextState
 from minigpt.generation.engine import Engine
+from minigpt.generation.healing import Prompt
 from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.resolve_engine import resolve_engine
 from minigpt.generation.sampling import UNDECIDED, Sampler
@@ -80,9 +81,9 @@ class Decoder:
 
     Each row gets the tokens that it would get alone: it sees its own tokens at its own positions and is drawn with the
     random numbers of the sample `samples[row]`. Only ids below `vocab_size` are drawn, because a model's
-    vocabulary may be padded. A sampler with a tokenizer keeps every row's text UTF-8, and the text of row r begins with
-    the bytes `beginnings[r]`. `alternatives` requests log-probabilities and this many alternatives for each token. A
-    drafter is used while there is one row; it changes the speed but no token.
+    vocabulary may be padded. A sampler with a tokenizer keeps every row's text UTF-8, and it begins with the `end` of a
+    `Prompt`. `alternatives` requests log-probabilities and this many alternatives for each token. A `drafter` may
+    be set before the first step. It is used while there is one row; it changes the speed but no token.
 
     Several decoders may use one engine in turns, also from several threads. After another one's turn, a decoder reads
     its windows again.
@@ -93,31 +94,31 @@ class Decoder:
     def __init__(
         self,
         engine: Engine,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Prompt | Sequence[int]],
         sampler: Sampler,
         *,
         samples: Sequence[int] | None = None,
-        beginnings: Sequence[bytes] | None = None,
         vocab_size: int | None = None,
         keep_first: int = 0,
         alternatives: int | None = None,
-        drafter: Drafter | None = None,
     ) -> None:
-        for prompt in prompts:
-            check_prompt(prompt)
+        encoded = [prompt if isinstance(prompt, Prompt) else Prompt(list(prompt)) for prompt in prompts]
+        for prompt in encoded:
+            check_prompt(prompt.ids)
         check_keep_first(keep_first, engine.n_positions)
-        self.engine, self.sampler, self.drafter = engine, sampler, drafter
-        self.tokens = [list(prompt) for prompt in prompts]
+        self.engine, self.sampler = engine, sampler
+        self.drafter: Drafter | None = None
+        self.tokens = [list(prompt.ids) for prompt in encoded]
         self.samples = list(range(len(prompts)) if samples is None else samples)
         self.vocab_size, self.keep_first, self.alternatives = vocab_size, keep_first, alternatives
         self.rows = list(range(len(prompts)))  # the prompts that are still continued
         self._constraint = sampler.constraint
         self._states: list[TextState] = []  # of the texts, if there is a constraint
         if self._constraint is not None:
-            self._states = list(map(self._constraint.start, prompts, beginnings or [b""] * len(prompts)))
+            self._states = [self._constraint.start(prompt.ids, prompt.end.encode()) for prompt in encoded]
             self.vocab_size = vocab_size or self._constraint.vocab_size
-        elif beginnings is not None and any(beginnings):
-            raise ConfigError("beginnings need a Sampler with a tokenizer")
+        elif any(prompt.end for prompt in encoded):
+            raise ConfigError("the end of a prompt needs a Sampler with a tokenizer")
         self.n_new = 0
         self.chosen: Tensor | None = None  # (B,) int64, the last token of each of `rows`, on the engine's device
         self._starts: list[int] = []  # of the windows that the engine has read, one per row

@@ -14,9 +14,13 @@ from minigpt.threads import watch_load
 
 
 class ModelRunner:
-    """A model and its key/value cache of `rows` rows."""
+    """A model and its key/value cache of `rows` rows.
+
+    With `any_chunks`, logits have the same bits however the ids of a text are divided into calls of `read`.
+    """
 
     implementation = "PyTorch"
+    any_chunks = False
 
     def __init__(self, model: GPT, rows: int) -> None:
         self.model = model
@@ -32,6 +36,11 @@ class ModelRunner:
         """The device, the dtype and the implementation, in a few words."""
         weight = self.model.token_embedding.weight
         return f"{weight.device}, {str(weight.dtype).removeprefix('torch.')}, {self.implementation}"
+
+    @property
+    def slow_because(self) -> str:
+        """A sentence on what makes it slower than it could be on this machine; else empty."""
+        return ""
 
     @property
     def n_positions(self) -> int:

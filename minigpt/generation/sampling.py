@@ -9,6 +9,7 @@ from torch import Tensor
 
 from minigpt.config import SamplingConfig
 from minigpt.device import to_device
+from minigpt.edges import provided
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.constraint import TextConstraint, TextState
 from minigpt.generation.logits_processors import (
@@ -21,7 +22,6 @@ from minigpt.generation.logits_processors import (
     top_p,
     typical_p,
 )
-from minigpt.native.operations import draw_tokens
 from minigpt.seeds import mix_seed
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -132,6 +132,9 @@ class Sampler:
 
         A row is UNDECIDED if its largest logit is NaN or infinite, or if its truncations keep more than the first few
         hundred tokens. The caller, who reads the tokens anyway, calls `pick` if there is such a row.
+
+        An edge may draw faster at the seam `draw_tokens`: a function of the logits (B, V), the numbers, temperature,
+        top_k, top_p and min_p, which returns the tokens (B,) int64, or None if it cannot draw them.
         """
         if self.config.temperature == 0:
             largest, tokens = _largest(processed)
@@ -139,14 +142,14 @@ class Sampler:
                 return tokens.squeeze(1)  # a tenth of a small model's token faster
             return tokens.masked_fill_(_is_not_finite(largest), UNDECIDED).squeeze(1)
         config = self.config
-        if config.typical_p == 1:
+        for draw_tokens in provided("draw_tokens") if config.typical_p == 1 else ():
             drawn = draw_tokens(processed, numbers, self.temperature, config.top_k, config.top_p, config.min_p)
             if drawn is not None:
                 return drawn
         return self._draw(processed, numbers, self._first_k)
 
     def _draw(self, processed: Tensor, numbers: Sequence[float], k: int) -> Tensor:
-        """The same as `draw_tokens`, on any device and with `typical_p`: (B, V) -> (B,) int64.
+        """Draws with PyTorch, on any device and with `typical_p`: (B, V) -> (B,) int64.
 
         A row is UNDECIDED if its largest logit is NaN or infinite, or if its truncations keep k tokens or more.
         """

@@ -34,7 +34,6 @@ class Slots(ModelRunner):
     long as one.
     """
 
-    any_chunks = False
     chunk_size = 64
 
     @property

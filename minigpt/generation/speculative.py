@@ -9,7 +9,6 @@ from torch import Tensor
 
 from minigpt.generation.engine import Engine
 from minigpt.generation.healing import common_length
-from minigpt.native.engine import NativeEngine
 
 _MAX_NGRAM = 4  # tokens at the end of the text that are looked up earlier in it
 _MAX_DRAFT = 7  # tokens
@@ -63,7 +62,7 @@ class PromptLookup:
 
 def default_drafter(engine: Engine) -> PromptLookup | None:
     """`PromptLookup` for engines whose logits for several tokens at once equal those for one; None for others."""
-    return PromptLookup() if isinstance(engine, NativeEngine) else None
+    return PromptLookup() if engine.any_chunks else None
 
 
 class DraftModel:

@@ -79,7 +79,7 @@ class RowText:
 def generate_pieces(
     model: GPT | Engine,
     tokenizer: Tokenizer,
-    prompts: Sequence[str | Sequence[int]],
+    prompts: Sequence[str | Sequence[int] | Prompt],
     config: SamplingConfig,
     *,
     processors: Sequence[LogitsProcessor] = (),
@@ -87,7 +87,7 @@ def generate_pieces(
     alternatives: int | None = None,
     drafter: Drafter | None = None,
 ) -> Iterator[Piece]:
-    """Continues every prompt, a text or token ids, `config.samples` times in parallel, piece by piece.
+    """Continues every prompt, a text, token ids or both encoded, `config.samples` times in parallel, piece by piece.
 
     With beams or `best_of`, the pieces come after the search, the best continuation of each prompt first.
     Row r continues prompt r // samples. It ends at one of the tokenizer's `end_ids`, before a stop string, after the
@@ -101,10 +101,8 @@ def generate_pieces(
         raise ConfigError("processors must be given to the Sampler if generate_pieces gets one")
     engine = engine_of(model)
     sampler = sampler or Sampler(config, tokenizer, processors=processors)
-    encoded = [
-        encode_prompt(tokenizer, prompt, token_healing=config.token_healing, special_tokens=config.special_tokens)
-        for prompt in prompts
-    ]
+    how = {"token_healing": config.token_healing, "special_tokens": config.special_tokens}
+    encoded = [each if isinstance(each, Prompt) else encode_prompt(tokenizer, each, **how) for each in prompts]
     with eval_mode(engine.model):
         if config.beams > 1:
             yield from _search(engine, tokenizer, encoded, config, sampler)
@@ -122,15 +120,14 @@ def _sample(
     repeated = [prompt for prompt in prompts for _ in range(config.texts_per_prompt)]
     decoder = Decoder(
         engine,
-        [prompt.ids for prompt in repeated],
+        repeated,
         sampler,
         samples=list(range(config.texts_per_prompt)) * len(prompts),
-        beginnings=[prompt.end.encode() for prompt in repeated],
         vocab_size=tokenizer.vocab_size,
         keep_first=config.keep_first,
         alternatives=alternatives,
-        drafter=drafter,
     )
+    decoder.drafter = drafter
     rows = [RowText(row, tokenizer, config, prompt) for row, prompt in enumerate(repeated)]
     while decoder.rows:
         ended = set()

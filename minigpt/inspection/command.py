@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +15,10 @@ from minigpt.cli.prompts import READING, note_unread_text, read_prompts, refuse_
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig, SamplingConfig
 from minigpt.errors import ConfigError, DataError, GenerationError
+from minigpt.units import size
 
 if TYPE_CHECKING:
-    from minigpt.inspection.activations import Predictions
+    from minigpt.inspection.activations import Inspection, Predictions
     from minigpt.inspection.token_table import TokenRow
     from minigpt.storage.checkpoint import Checkpoint
     from minigpt.tokenizer.tokenizer import Tokenizer
@@ -55,10 +57,8 @@ def inspect(
     - `minigpt inspect moby_dick --file chapter.txt --table --top 3`
     - `minigpt inspect gpt2 "The cat sat on the mat" --html cat.html`
     """
-    if png is not None and (layer is None or head is None):
-        raise ConfigError("--png draws one attention map: give its --layer and --head, both counted from 0")
-    if png is None and page is None and not (layer is None and head is None):
-        raise ConfigError("--layer and --head choose an attention map: give --png FILE or --html FILE too")
+    files = _Files(page, png, layer, head)
+    files.check()
     if as_json and table:
         raise ConfigError("--json cannot be combined with --table; give one of the two")
     read_with = {name: given.pop(name) for name in READING if name in given}
@@ -71,20 +71,12 @@ def inspect(
     from minigpt.generation.healing import encode_prompt
     from minigpt.inspection.activations import inspect as inspect_all
     from minigpt.inspection.activations import predict
-    from minigpt.inspection.attention_map import MARK, check_layer_and_head, draw_map
+    from minigpt.inspection.attention_map import check_layer_and_head
     from minigpt.inspection.json_form import most_tokens
     from minigpt.model.nonfinite import check_finite
-    from minigpt.pages.document import mark_of
-    from minigpt.reports.page import INSPECTION, MOST_WEIGHTS, inspection_page
-    from minigpt.storage.folder import replace_file
-    from minigpt.tokenizer.display import token_label
-    from minigpt.units import size
+    from minigpt.reports.page import MOST_WEIGHTS
 
-    targets = {
-        path: check_output(path, mark, force=force)
-        for path, mark in ((page, mark_of(INSPECTION)), (png, MARK))
-        if path is not None
-    }
+    targets = files.targets(force=force)
     checkpoint = open_model(model, checkpoints, device)
     tokenizer, shape = checkpoint.tokenizer, checkpoint.model.config
     check_layer_and_head(shape.n_layer, shape.n_head, layer or 0, head or 0)
@@ -104,17 +96,53 @@ def inspect(
     computed = torch.cat([predictions.logprobs[:-1], predictions.top_logprobs.flatten()])
     check_finite(computed, checkpoint.model, torch.tensor([ids]))
     if found is not None:
-        if page is not None:
-            written = inspection_page(found, tokenizer, checkpoint.directory.name, layer=layer or 0, head=head or 0)
-            replace_file(targets[page], written.encode())
-        if png is not None and layer is not None and head is not None:
-            draw_map(found, [token_label(tokenizer, id) for id in ids], targets[png], layer=layer, head=head)
+        files.write(found, checkpoint, ids, targets)
     if as_json:
         write(json.dumps(_record(checkpoint, len(whole), ids, predictions)))
     else:
         _print(tokenizer, ids, predictions, table=table)
     for path in filter(None, (page, png)):
         note(f"written: {path} ({size(path.stat().st_size)})")
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The page and the picture to write, and the attention map that they show."""
+
+    page: Path | None
+    png: Path | None
+    layer: int | None
+    head: int | None
+
+    def check(self) -> None:
+        """Raises ConfigError if one is missing without which another has no effect."""
+        if self.png is not None and (self.layer is None or self.head is None):
+            raise ConfigError("--png draws one attention map: give its --layer and --head, both counted from 0")
+        if self.png is None and self.page is None and not (self.layer is None and self.head is None):
+            raise ConfigError("--layer and --head choose an attention map: give --png FILE or --html FILE too")
+
+    def targets(self, *, force: bool) -> dict[Path, Path]:
+        """The files to write, by the paths given; see `check_output`."""
+        from minigpt.inspection.attention_map import MARK
+        from minigpt.pages.document import mark_of
+        from minigpt.reports.page import INSPECTION
+
+        marks = ((self.page, mark_of(INSPECTION)), (self.png, MARK))
+        return {path: check_output(path, mark, force=force) for path, mark in marks if path is not None}
+
+    def write(self, found: "Inspection", checkpoint: "Checkpoint", ids: list[int], targets: dict[Path, Path]) -> None:
+        from minigpt.inspection.attention_map import draw_map
+        from minigpt.reports.page import inspection_page
+        from minigpt.storage.folder import replace_file
+        from minigpt.tokenizer.display import token_label
+
+        tokenizer, layer, head = checkpoint.tokenizer, self.layer or 0, self.head or 0
+        if self.page is not None:
+            written = inspection_page(found, tokenizer, checkpoint.directory.name, layer=layer, head=head)
+            replace_file(targets[self.page], written.encode())
+        if self.png is not None:
+            labels = [token_label(tokenizer, id) for id in ids]
+            draw_map(found, labels, targets[self.png], layer=layer, head=head)
 
 
 def _text(prompt: str | None, file: Path | None, reading: ReadingConfig) -> str:

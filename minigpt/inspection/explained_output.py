@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ColoredOutput(Output):
     """Prints the text with each token colored by its probability."""
 
-    streams = True
+    streams = shows_probabilities = True
 
     def __init__(self, out: Console, tokenizer: "Tokenizer") -> None:
         self.tokenizer, self.painter = tokenizer, TokenPainter(out)
@@ -52,7 +52,7 @@ class ColoredOutput(Output):
 class TableOutput(Output):
     """Prints a row for every token, with the most likely tokens in its place."""
 
-    streams = True
+    streams = shows_probabilities = True
 
     def __init__(self, out: Console, tokenizer: "Tokenizer") -> None:
         self.out, self.tokenizer = out, tokenizer

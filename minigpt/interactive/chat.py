@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.chat_logs.transcript import CHAT_TEMPLATE, Message, ReplyReader, stop_in_turn, transcript
-from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
+from minigpt.cli.models import ENGINE_SETTINGS, DtypeOption, open_engine, open_model
 from minigpt.cli.options import (
     CheckpointsOption,
     DeviceOption,
@@ -46,15 +46,15 @@ several lines with \"\"\".
 """
 
 
-@settings_options((SamplingConfig, SESSION_SETTINGS))
+@settings_options((SamplingConfig, SESSION_SETTINGS), engine_options=ENGINE_SETTINGS)
 def chat(
     given: dict[str, Any],
     model: NewestModelArgument = None,
     system: Annotated[str | None, typer.Option(help="begin the conversation with this instruction")] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
-    quantize: QuantizeOption = "auto",
-    compiled: CompileOption = False,
+    *,
+    engine_options: dict[str, Any],
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
     """Talk to a model that was trained on a chat log: type a message, the model answers.
@@ -70,7 +70,7 @@ def chat(
     check_utf8("--system", system or "")
     checkpoint = open_model(model, checkpoints, device, dtype=dtype)
     _check_template(checkpoint, checkpoints)
-    engine = open_engine(checkpoint.model, quantize, compiled=compiled)
+    engine = open_engine(checkpoint.model, ENGINE_SETTINGS(**engine_options))
     note(f"{checkpoint.directory} · {checkpoint.model.config.n_parameters:,} parameters · {engine.description}")
     note("Type a message and press Enter: the model answers. /help lists the commands, /quit quits.")
     ChatSession(engine, checkpoint.tokenizer, config, system).run(typed_lines())

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minigpt.cli.models import CompileOption, DtypeOption, QuantizeOption, open_engine, open_model
+from minigpt.cli.models import ENGINE_SETTINGS, DtypeOption, open_engine, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, NewestModelArgument, settings_options
 from minigpt.cli.prompts import note_unread_text
 from minigpt.cli.render.terminal import note
@@ -31,14 +31,14 @@ End a line with \\ to continue it on the next; start and end a text of several l
 """
 
 
-@settings_options((SamplingConfig, SESSION_SETTINGS))
+@settings_options((SamplingConfig, SESSION_SETTINGS), engine_options=ENGINE_SETTINGS)
 def play(
     given: dict[str, Any],
     model: NewestModelArgument = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
-    quantize: QuantizeOption = "auto",
-    compiled: CompileOption = False,
+    *,
+    engine_options: dict[str, Any],
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
     """Write a text together with a model: type some text, the model continues it, and so on.
@@ -52,7 +52,7 @@ def play(
     """
     config = SamplingConfig(**given)
     checkpoint = open_model(model, checkpoints, device, dtype=dtype)
-    engine = open_engine(checkpoint.model, quantize, compiled=compiled)
+    engine = open_engine(checkpoint.model, ENGINE_SETTINGS(**engine_options))
     note(f"{checkpoint.directory} · {checkpoint.model.config.n_parameters:,} parameters · {engine.description}")
     what = "token ids, such as 3 4," if checkpoint.tokenizer.name.startswith("none:") else "some text"
     note(f"Type {what} and press Enter: the model continues it. /help lists the commands, /quit quits.")

@@ -27,9 +27,8 @@ def apply_fine_tuning(model: GPT, config: TrainSettings) -> None:
         add_lora(model, lora_shape(config))
 
 
-def check_applied(model: GPT, config: TrainSettings) -> None:
+def check_applied(model: GPT, config: LoraSettings) -> None:
     """Raises ConfigError if `apply_fine_tuning` has not added the model's adapter, or not frozen its lower blocks."""
-    config = LoraSettings.of(config)
     lower = list(model.blocks)[: config.freeze]
     missing = "lora (on)" if config.lora and lora_of(model) is None else ""
     if any(parameter.requires_grad for block in lower for parameter in block.parameters()):

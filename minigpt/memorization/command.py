@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MemorizationMeter(Output):
-    """Measures texts against the index of one training text; prints the result or returns it as JSON.
+    """Measures texts against the index of one training text; prints the result, or adds it to a JSON record.
 
     `origins` are the source files of the training documents; None if they are not known.
     """
@@ -43,8 +43,9 @@ class MemorizationMeter(Output):
         for run in measured.long_runs or ([measured.longest] if measured.longest else []):
             out.print(Text(f"  {run_line(run, measured, text, self._location(run))}"), soft_wrap=True)
 
-    def record(self, prompt: str, text: str) -> dict[str, Any]:
-        """The figures and every long copied run with its location, for JSON."""
+    def record(self, continuation: Continuation) -> dict[str, Any]:
+        """The figures and every long copied run with its location."""
+        prompt, text = continuation.prompt, continuation.text
         measured = self.measure(text, prompt)
         runs = [
             {"start": run.start, "end": run.end, "text": text[run.start : run.end]}
@@ -53,7 +54,7 @@ class MemorizationMeter(Output):
             for run in measured.long_runs
         ]
         corpus = self.index.corpus
-        return {
+        figures = {
             **measured.figures(),
             "words": measured.extent.words,
             "unspaced": measured.extent.characters,
@@ -62,6 +63,7 @@ class MemorizationMeter(Output):
             "training_bytes": corpus.train_bytes,
             "indexed_bytes": self.index.indexed_bytes,
         }
+        return {"memorization": figures}
 
     def _location_record(self, run: "CopiedRun") -> dict[str, Any]:
         location = self.index.locate(run.position)

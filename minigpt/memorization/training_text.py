@@ -7,7 +7,7 @@ from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
 from minigpt.evaluation.documents import Origin, document_origins
-from minigpt.evaluation.training_corpus import find_training_corpus
+from minigpt.held_out.training_corpus import find_training_corpus
 from minigpt.storage.checkpoint import Checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 

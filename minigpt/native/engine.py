@@ -92,6 +92,8 @@ class NativeEngine(Engine):
     can read long float32 prompts where it is faster.
     """
 
+    any_chunks = True  # of the ids after a prompt
+
     def __init__(self, model: GPT, quantization: str = "none") -> None:
         super().__init__(model)
         loaded = compiled.library()
@@ -118,6 +120,13 @@ class NativeEngine(Engine):
         weights = "float32" if self.quantization == "none" else self.quantization
         cores = " on one core" if compiled.uses_one_core() else ""
         return f"cpu, {weights}, compiled for {compiled.selected(self._library)}{cores}"
+
+    @property
+    def slow_because(self) -> str:
+        reason = compiled.uses_one_core()
+        if not reason:
+            return ""
+        return f"compiled code generates the text on one core, because its compiler has no OpenMP ({reason})"
 
     @property
     def length(self) -> int:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import cast
 
 from minigpt.errors import CheckpointError
-from minigpt.foreign_tokenizers.library_files import TOKENIZER_FILES
 from minigpt.pretrained.huggingface import SHARDS, weight_readers
 from minigpt.storage.names import ADAPTER_CONFIG, CONFIG, GENERATION_CONFIG
-from minigpt.tokenizer.files import has_tokenizer
+from minigpt.tokenizer.files import has_tokenizer, tokenizer_files
 
 GPT2_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 _OWNER = "openai-community"
@@ -79,7 +78,7 @@ def download(repository: str, revision: str | None = None, *, cached: bool = Fal
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     # minigpt has GPT-2's tokenizer
-    needed = [CONFIG, *(() if is_openai(repository) else (*TOKENIZER_FILES, GENERATION_CONFIG))]
+    needed = [CONFIG, *(() if is_openai(repository) else (*tokenizer_files(), GENERATION_CONFIG))]
     with _wrap_hub_errors(repository, revision):
         if cached or constants.HF_HUB_OFFLINE:
             found = snapshot_download(repository, revision=revision, allow_patterns=needed, local_files_only=True)

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.edges import provided
-from minigpt.errors import CheckpointError
-from minigpt.foreign_tokenizers.ids_only import IdsOnly
+from minigpt.errors import CheckpointError, TokenizerError
 from minigpt.pretrained.imported_model import (
     ImportedModel,
     WeightReader,
@@ -34,7 +33,8 @@ from minigpt.storage.huggingface import (
 )
 from minigpt.storage.tensors import LazyTensor, TensorFile, TensorSource
 from minigpt.tokenizer.config_files import read_config
-from minigpt.tokenizer.files import has_tokenizer
+from minigpt.tokenizer.files import IDS_ONLY, has_tokenizer
+from minigpt.tokenizer.other_vocabulary import read_other
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 SHARDS = ".index.json"  # ends the name of an index of files
@@ -79,11 +79,15 @@ def scales_attention(values: Mapping[str, Any]) -> dict[str, bool]:
 
 def _ids_only(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
     """What stands for the tokenizer of a model that has none, and a note."""
-    known = [id for id in read_config(folder).stop_ids if 0 <= id < config.vocab_size]
+    files = read_config(folder)
+    known = [id for id in files.stop_ids if 0 <= id < config.vocab_size]
     end, *others = known or [config.vocab_size - 1]
     ends = f"each of the ids {', '.join(map(str, known))} ends" if others else f"the id {end} ends"
     note = f"no tokenizer: texts are token ids with spaces between them, and {ends} a text"
-    return Tokenizer(IdsOnly(config.vocab_size, end)).with_end_ids(others), [
+    vocabulary = read_other(folder, files._replace(options={IDS_ONLY: [config.vocab_size, end]}))
+    if vocabulary is None:
+        raise TokenizerError("a model without a tokenizer cannot be imported: what reads its ids is not installed")
+    return Tokenizer(vocabulary).with_end_ids(others), [
         note if known else f"{note}, because config.json names no other"
     ]
 

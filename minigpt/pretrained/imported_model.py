@@ -6,7 +6,6 @@ from pathlib import Path
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.foreign_tokenizers.library import LibraryVocabulary
 from minigpt.storage.tensors import TensorSource
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -68,11 +67,11 @@ def tokenizer_notes(tokenizer: Tokenizer) -> list[str]:
     names = {id: name for name, id in tokenizer.special.items()}
     before = "".join(names[id] for id in tokenizer.prefix_ids)
     begins = f"{before} begins every prompt, as in transformers"
-    if isinstance(tokenizer.vocabulary, LibraryVocabulary):
+    if program := tokenizer.program:
         lost = "; ".join(tokenizer.losses() or ["it keeps every character"])
         start = begins if before else f"an empty prompt becomes {names[tokenizer.start_of_text]}"
         ends = f"{names[tokenizer.end_of_text]} ends a text"
-        notes.append(f"the tokenizer ({tokenizer.name}) is run by the tokenizers library: {lost}; {start}, and {ends}")
+        notes.append(f"the tokenizer ({tokenizer.name}) is run by {program}: {lost}; {start}, and {ends}")
     elif before:
         notes.append(f"{begins} (the tokenizer's post_processor or add_bos_token)")
     return notes

@@ -10,7 +10,7 @@ from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
 from minigpt.edges import not_installed
 from minigpt.errors import CheckpointError
-from minigpt.native.accelerate import accelerate
+from minigpt.model.gpt import accelerate
 from minigpt.pretrained.hub import is_hub_name
 from minigpt.pretrained.huggingface import find_reader, scales_attention, weight_readers
 from minigpt.pretrained.imported_model import ImportedModel, check_vocabulary

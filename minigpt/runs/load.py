@@ -9,8 +9,9 @@ from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.device import avoid_cudnn_attention, resolve_device, resolve_dtype
 from minigpt.errors import ConfigError
 from minigpt.generation.engine import Engine
+from minigpt.generation.engine_settings import Quantization
 from minigpt.generation.logits_processors import LogitsProcessor
-from minigpt.generation.resolve_engine import Quantization, missing_compiled_code, resolve_engine
+from minigpt.generation.resolve_engine import missing_compiled_code, resolve_engine
 from minigpt.generation.speculative import default_drafter
 from minigpt.generation.streaming import generate_pieces
 from minigpt.model.gpt import GPT

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from minigpt import shell
-from minigpt.cli.models import DtypeOption, QuantizeOption, open_model, out_of_memory_as
+from minigpt.cli.models import ENGINE_SETTINGS, DtypeOption, open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, names_of, settings_options
 from minigpt.cli.render.terminal import note
 from minigpt.errors import CheckpointError, ConfigError
@@ -21,14 +21,16 @@ from minigpt.optional_packages import check_installed
 from minigpt.server.serve_config import ServeConfig
 
 if TYPE_CHECKING:
+    from minigpt.generation.engine_settings import EngineSettings
     from minigpt.server.served_model import ServedModel
 
 _PACKAGES = ("starlette", "uvicorn", "jinja2", "pydantic", "prometheus_client")
 _KEY = "MINIGPT_API_KEY"  # environment variable
+_OF_SLOTS = [name for name in names_of(ENGINE_SETTINGS) if name == "quantize"]
 _SHARE_OF_MEMORY = 0.5  # of the free memory that keys and values of all slots may take
 
 
-@settings_options((ServeConfig, names_of(ServeConfig)))
+@settings_options((ServeConfig, names_of(ServeConfig)), (ENGINE_SETTINGS, _OF_SLOTS))
 def serve(
     given: dict[str, Any],
     models: Annotated[
@@ -40,7 +42,6 @@ def serve(
     every: Annotated[bool, typer.Option("--all", help="serve all models in --checkpoints")] = False,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
-    quantize: QuantizeOption = "auto",
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
     """Answer HTTP requests as OpenAI's completions API does, with one or several models.
@@ -58,6 +59,7 @@ def serve(
     begin = time.perf_counter()
     if "api_key" not in given and os.environ.get(_KEY):
         given["api_key"] = os.environ[_KEY]
+    engine = ENGINE_SETTINGS(**{name: given.pop(name) for name in _OF_SLOTS if name in given})
     config = ServeConfig(**given)
     if models and every:
         raise ConfigError(
@@ -71,7 +73,7 @@ def serve(
 
     def load() -> list["ServedModel"]:
         return [
-            _within_memory(name, partial(_load, name, path, config, checkpoints, device, dtype, quantize))
+            _within_memory(name, partial(_load, name, path, config, checkpoints, device, dtype, engine))
             for name, path in paths.items()
         ]
 
@@ -139,7 +141,7 @@ def _within_memory(name: str, load: Callable[[], "ServedModel"]) -> "ServedModel
 
 
 def _load(
-    name: str, path: Path, config: ServeConfig, checkpoints: Path, device: str, dtype: str, quantize: Any
+    name: str, path: Path, config: ServeConfig, checkpoints: Path, device: str, dtype: str, engine: "EngineSettings"
 ) -> "ServedModel":
     """Loads one model with its batch.
 
@@ -147,8 +149,7 @@ def _load(
     """
     from minigpt.device import avoid_cudnn_attention, free_memory
     from minigpt.generation.capacity import slot_bytes
-    from minigpt.generation.resolve_engine import missing_compiled_code, resolve_slots
-    from minigpt.native import compiled
+    from minigpt.generation.resolve_engine import resolve_slots, why_pytorch
     from minigpt.server.batching.batch import Batch
     from minigpt.server.served_model import ServedModel
 
@@ -162,11 +163,11 @@ def _load(
             f"max_batch ({config.max_batch}) texts of {name} need {config.max_batch * each / 1e9:.1f} GB for keys and "
             f"values, but may take only {_SHARE_OF_MEMORY:.0%} of the {free / 1e9:.1f} GB that are free; {remedy}"
         )
-    if missing_compiled_code(model):
-        note(f"PyTorch generates one text after another: {compiled.why_unavailable()}")
+    if reason := why_pytorch(model):
+        note(f"PyTorch generates one text after another: {reason}")
     avoid_cudnn_attention()
-    engine = resolve_slots(model, config.max_batch, quantize)
-    batch = Batch(engine, checkpoint.tokenizer, prefix_cache_bytes=config.prefix_cache * 1_000_000)
+    slots = resolve_slots(model, config.max_batch, engine.quantize)
+    batch = Batch(slots, checkpoint.tokenizer, prefix_cache_bytes=config.prefix_cache * 1_000_000)
     return ServedModel(name, int(path.stat().st_mtime), batch, checkpoint.tokenizer.chat_template, path)
 
 

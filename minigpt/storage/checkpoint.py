@@ -17,7 +17,6 @@ from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
 from minigpt.edges import provided
 from minigpt.errors import CheckpointError, ConfigError
-from minigpt.foreign_tokenizers.library_files import TOKENIZER_FILES
 from minigpt.model.gpt import GPT
 from minigpt.storage.adapters import adapter_of, is_adapter
 from minigpt.storage.files import atomic_folder, exists, json_bytes, modified, read_json
@@ -35,10 +34,8 @@ from minigpt.storage.names import TRAINING as TRAINING
 from minigpt.storage.names import WEIGHTS as WEIGHTS
 from minigpt.storage.run_record import RunRecord
 from minigpt.storage.tensors import TensorFile, tensor_content, whole
+from minigpt.tokenizer.files import tokenizer_files
 from minigpt.tokenizer.tokenizer import Tokenizer
-
-# The files of an adapter or another tokenizer, which minigpt or transformers would read instead of the new model's.
-_CONTRADICTING = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, *TOKENIZER_FILES)
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,9 @@ def save_checkpoint(
             " folder"
         )
     entries = training.to_dict() if isinstance(training, RunRecord) else training
-    with atomic_folder(directory, new=new, obsolete=_CONTRADICTING) as building:
+    # The files of an adapter or another tokenizer, which minigpt or transformers would read instead of the new model's.
+    contradicting = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, *tokenizer_files())
+    with atomic_folder(directory, new=new, obsolete=contradicting) as building:
         record = _run_record(entries, directory / TRAINING)
         weights, content = weights_file(model, record, metadata, dtype=dtype, read=read)
         files: dict[str, Content | None] = {

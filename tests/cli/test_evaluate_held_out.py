@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from minigpt.cli.render.evaluation import recorded_text
 from minigpt.evaluation.perplexity import EvaluationResult
+from minigpt.held_out.evaluate_settings import recorded_text
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run_record import Result
 

@@ -16,9 +16,8 @@ from builders import new_model
 
 from minigpt.cli.prompts import PromptFormat, read_prompts
 from minigpt.config import GPTConfig, ReadingConfig
-from minigpt.generation import resolve_engine as resolve
 from minigpt.model.gpt import GPT
-from minigpt.native import compiled
+from minigpt.native import compiled, engine_provider
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint, weights_file
 from minigpt.storage.files import atomic_write
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -292,7 +291,7 @@ def test_int8_weights_can_be_chosen_and_are_the_default_of_a_large_model(
     assert "float32" in engines["auto"]
     assert "float32" in engines["none"]
     assert "int8" in engines["int8"]
-    monkeypatch.setattr(resolve, "_INT8_FROM", 1000)
+    monkeypatch.setattr(engine_provider, "_INT8_FROM", 1000)
     assert "int8" in records(run("generate", "abc", *SHORT, "--json").stdout)[0]["engine"]
     assert "int8" in run("generate", "abc", *SHORT).stderr
 

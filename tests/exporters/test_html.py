@@ -216,7 +216,7 @@ def test_texts_are_whole_characters_and_the_end_of_a_prompt_is_healed(name: str,
         config = SamplingConfig(temperature=question["settings"]["temperature"], top_p=1, seed=7, max_new_tokens=50)
         sampler = Sampler(config, tokenizer)
         prompt = encode_prompt(tokenizer, question["prompt"])
-        decoder = Decoder(NativeEngine(model, "int8"), [prompt.ids], sampler, beginnings=[prompt.end.encode()])
+        decoder = Decoder(NativeEngine(model, "int8"), [prompt], sampler)
         assert written == [decoder.advance()[0][0].id for _ in range(50)], question
 
 
@@ -233,7 +233,7 @@ def test_a_page_has_every_end_of_a_text_and_does_not_take_back_what_one_could_sp
         written += runners.page_in_node(page, model.config, ids=[0], only="simd", write=asked)[1]["written"]
         prompt = encode_prompt(each, "a\n")
         sampler = Sampler(SamplingConfig(temperature=0), each)
-        decoder = Decoder(NativeEngine(model, "int8"), [prompt.ids], sampler, beginnings=[prompt.end.encode()])
+        decoder = Decoder(NativeEngine(model, "int8"), [prompt], sampler)
         assert written[-1] == [decoder.advance()[0][0].id for _ in range(8)]
     assert written[0] != written[1]
 

@@ -16,6 +16,7 @@ from minigpt.errors import ConfigError
 from minigpt.generation.constraint import TextConstraint
 from minigpt.generation.decoding import Decoder
 from minigpt.generation.engine import Engine
+from minigpt.generation.healing import Prompt
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculative import DraftModel, PromptLookup
 from minigpt.generation.streaming import generate_pieces, generate_text
@@ -224,9 +225,9 @@ def test_after_a_prompt_that_is_not_utf8_any_bytes_may_follow() -> None:
 def test_a_beginning_is_written_first() -> None:
     model = untrained(BYTES)
     config = SamplingConfig(max_new_tokens=6, temperature=2.0, seed=0)
-    decoder = Decoder(Engine(model), [[65], [66]], Sampler(config, BYTES), beginnings=["朝a".encode(), b""])
+    decoder = Decoder(Engine(model), [Prompt([65], "朝a"), [66]], Sampler(config, BYTES))
     for _ in range(6):
         decoder.advance()
     assert bytes(decoder.tokens[0][:5]) == "A朝a".encode()
-    with pytest.raises(ConfigError, match="beginnings need a Sampler with a tokenizer"):
-        Decoder(Engine(model), [[65]], Sampler(config), beginnings=[b"a"])
+    with pytest.raises(ConfigError, match="the end of a prompt needs a Sampler with a tokenizer"):
+        Decoder(Engine(model), [Prompt([65], "a")], Sampler(config))

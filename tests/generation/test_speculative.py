@@ -60,7 +60,8 @@ def continued(
     engine: Engine, prompt: list[int], config: SamplingConfig, drafter: Drafter | None = None, keep_first: int = 0
 ) -> tuple[list[int], int]:
     """All tokens, and the number of steps."""
-    decoder = Decoder(engine, [prompt], Sampler(config), drafter=drafter, keep_first=keep_first)
+    decoder = Decoder(engine, [prompt], Sampler(config), keep_first=keep_first)
+    decoder.drafter = drafter
     steps = 0
     while decoder.n_new < config.max_new_tokens:
         (tokens,) = decoder.advance()
@@ -130,7 +131,9 @@ def test_two_texts_share_the_engine_of_a_draft_model(always_drafts: None) -> Non
     engine, draft = (build("torch", sharp_model(100, seed=5)) for _ in range(2))
     config, prompts = SamplingConfig(max_new_tokens=45, temperature=1.0, seed=4), [[1, 2, 3], [4, 5]]
     expected = [continued(engine, prompt, config)[0] for prompt in prompts]
-    decoders = [Decoder(engine, [prompt], Sampler(config), drafter=DraftModel(draft, VOCABULARY)) for prompt in prompts]
+    decoders = [Decoder(engine, [prompt], Sampler(config)) for prompt in prompts]
+    for decoder in decoders:
+        decoder.drafter = DraftModel(draft, VOCABULARY)
     for _ in range(5):
         for decoder in decoders:
             assert [len(decoder.advance()[0]) for _ in range(2)] == [1, 8]  # the text again, then a draft of 7
@@ -190,7 +193,8 @@ def test_drawn_tokens_have_the_models_distribution_with_a_drafter_too(always_dra
     drafter = DraftModel(Engine(draft), size) if kind == "draft" else PromptLookup()
     for seed in range(count):
         config = SamplingConfig(max_new_tokens=3, temperature=1.0, top_p=1.0, seed=seed)
-        decoder = Decoder(engine, [prompt], Sampler(config), drafter=drafter)
+        decoder = Decoder(engine, [prompt], Sampler(config))
+        decoder.drafter = drafter
         while decoder.n_new < 3:
             accepted += len(decoder.advance()[0]) - 1
         first, second, third = decoder.tokens[0][len(prompt) :]
@@ -221,7 +225,8 @@ def test_drafting_happens_only_while_there_is_one_row(always_drafts: None) -> No
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
     expected = torch.stack(list(generate(Engine(model), ids, config)), dim=1).tolist()
     drafter = Oracle([1, 2, 3, *expected[0]], None, 4)
-    decoder = Decoder(Engine(model), ids.tolist(), Sampler(config), drafter=drafter)
+    decoder = Decoder(Engine(model), ids.tolist(), Sampler(config))
+    decoder.drafter = drafter
     for _ in range(5):
         assert [len(tokens) for tokens in decoder.advance()] == [1, 1]
     assert drafter.requested == []
@@ -294,7 +299,8 @@ def test_drafting_changes_no_token_with_the_callers_processors(
     drafters = {"lookup": PromptLookup(), "draft": DraftModel(build(kind, sharp_model(60, seed=1)), VOCABULARY)}
     texts = []
     for drafter in (None, drafters[kind_of_drafter]):
-        decoder = Decoder(engine, [[1, 2, 3]], sampler, drafter=drafter)
+        decoder = Decoder(engine, [[1, 2, 3]], sampler)
+        decoder.drafter = drafter
         while decoder.n_new < 60:
             decoder.advance()
         texts.append(decoder.tokens[0])

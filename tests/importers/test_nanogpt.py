@@ -15,10 +15,10 @@ from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
 from minigpt.generation.engine import Engine
 from minigpt.generation.resolve_engine import resolve_engine
-from minigpt.generation.unread_characters import unread_characters
 from minigpt.importers.plain_pickle import read_plain_pickle
 from minigpt.pretrained.gpt2 import import_gpt2
 from minigpt.pretrained.open_model import load_model, open_model
+from minigpt.pretrained.unread_characters import unread_characters
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 

@@ -1,8 +1,8 @@
-"""The output forms of `minigpt generate`: plain text, JSON, and text with its copied runs marked."""
+"""The output forms of `minigpt generate`: plain text and JSON, and the interface of those that edges add."""
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minigpt.cli.render.terminal import write
@@ -26,9 +26,13 @@ class Continuation:
 
 
 class Output:
-    """Prints continuations. If it `streams`, a single continuation is printed piece by piece; others as a whole."""
+    """Prints continuations. If it `streams`, a single continuation is printed piece by piece; others as a whole.
 
-    streams = False
+    With `shows_probabilities`, tokens are generated with their log-probabilities and the most likely alternatives.
+    """
+
+    streams = shows_probabilities = False
+    separator: str | None = "\n---"  # a line between two continuations
 
     def begin(self, prompt: str) -> None:
         """Starts a continuation of this prompt that arrives piece by piece."""
@@ -44,6 +48,10 @@ class Output:
 
     def end(self) -> None:
         """Ends the output."""
+
+    def record(self, continuation: Continuation) -> dict[str, Any]:  # noqa: ARG002
+        """What it adds to the JSON record of a continuation, if that is printed instead."""
+        return {}
 
 
 class PlainOutput(Output):
@@ -72,13 +80,14 @@ class PlainOutput(Output):
 class JsonOutput(Output):
     """Prints one JSON object per continuation; `shared` holds the entries that all of them have in common.
 
-    `copies` returns what a text copies from the training text, given its prompt and it.
+    The `other` output adds what it would show.
     """
 
-    def __init__(
-        self, tokenizer: "Tokenizer", shared: dict[str, Any], copies: Callable[[str, str], dict[str, Any]] | None
-    ) -> None:
-        self._tokenizer, self._shared, self._copies = tokenizer, shared, copies
+    shows_probabilities = True
+    separator = None
+
+    def __init__(self, tokenizer: "Tokenizer", shared: dict[str, Any], other: Output | None) -> None:
+        self._tokenizer, self._shared, self._other = tokenizer, shared, other or Output()
 
     def write(self, continuation: Continuation) -> None:
         tokens = [piece.token for piece in continuation.pieces]
@@ -100,10 +109,7 @@ class JsonOutput(Output):
             "finish_reason": continuation.pieces[-1].finish_reason or "" if tokens else "",
             "sample": continuation.number,
         }
-        record = own | self._shared | continuation.timing
-        if self._copies:
-            record["memorization"] = self._copies(continuation.prompt, continuation.text)
-        write(json.dumps(record))
+        write(json.dumps(own | self._shared | continuation.timing | self._other.record(continuation)))
 
 
 def collect(continuations: Sequence[Continuation], pieces: "Iterable[Piece]", output: Output | None) -> None:

@@ -12,10 +12,7 @@ from minigpt.tokenizer.display import visible
 from minigpt.units import count, shown_perplexity
 
 if TYPE_CHECKING:
-    from minigpt.benchmarks.results import BenchmarkResult
     from minigpt.evaluation.breakdown import Breakdown
-    from minigpt.evaluation.perplexity import EvaluationResult
-    from minigpt.storage.run_record import Result
 
 _MOST_DOCUMENTS = 20  # in a table; --json has all
 _BAR = 24  # characters: the table fits a terminal of 60
@@ -83,26 +80,6 @@ class TextResult:
         return tables
 
 
-def recorded_text(
-    result: "Result | None", trained_on: str, context: int, measured: "EvaluationResult", loss_on: str
-) -> str:
-    """What a run recorded of its held-out part when it ended, to compare with what is `measured` now.
-
-    The recorded losses are of the turns `trained_on`, in windows of `context` tokens without overlap; what is measured
-    now are the turns `loss_on`.
-    """
-    if result is None or result.validation_loss is None or result.bits_per_byte is None:
-        return "the run recorded no figure at its end to compare with"
-    scored = result.validation_tokens or measured.tokens
-    if loss_on != trained_on:
-        on = f"on {count(scored, 'token')} {scored_text_of(trained_on) or 'of all turns'}"
-    else:
-        on = "on the same tokens" if scored == measured.tokens else f"on {scored:,} of these tokens"
-    if (measured.context, measured.stride) != (context, context):
-        on += f", in windows of {context} without overlap"
-    return f"at the end of training: loss {result.validation_loss:.4f}, {result.bits_per_byte:.4f} bits per byte, {on}"
-
-
 def _document_table(labels: Sequence[str], parts: "Breakdown") -> ResultTable:
     """The documents by bits per byte; if there are many, only the first and last of them."""
     documents = [(name, parts.document(number)) for number, name in enumerate(labels)]
@@ -146,67 +123,6 @@ def _position_table(parts: "Breakdown") -> ResultTable:
     return ResultTable("loss by position in the window", ("tokens before", " loss", " tokens", ""), rows, notes)
 
 
-def benchmark_record(result: "BenchmarkResult", n_parameters: int, tokenizer: str) -> dict[str, Any]:
-    """The result of a benchmark and the published ones, for JSON."""
-    from minigpt.benchmarks.published_results import nearest_size, published_results
-
-    return {
-        "benchmark": result.benchmark,
-        "data": list(result.data),
-        result.example_name: result.examples,
-        "metrics": {
-            metric.name: replace_nonfinite({"value": metric.value, "unit": metric.unit, "protocol": metric.protocol})
-            for metric in result.metrics
-        },
-        "caveats": list(result.caveats),
-        "published": [
-            {
-                "model": each.model,
-                "metric": each.metric,
-                "value": each.value,
-                "source": each.source,
-                "same_protocol": not (each.difference or result.caveats),
-                "differs": [*([each.difference] if each.difference else []), *result.caveats],
-            }
-            for each in published_results(result.benchmark, nearest_size(n_parameters), tokenizer)
-        ],
-    }
-
-
-def benchmark_table(result: "BenchmarkResult", n_parameters: int, tokenizer: str) -> ResultTable:
-    """The result of a benchmark next to those published for the GPT-2 closest in size."""
-    from minigpt.benchmarks.published_results import SIZES, nearest_size, published_results
-
-    nearest = nearest_size(n_parameters)
-    published = published_results(result.benchmark, nearest, tokenizer)
-    published.sort(key=lambda each: bool(each.difference))
-    no_difference = "only as noted below" if result.caveats else "none"
-    rows = []
-    for metric in result.metrics:
-        cells = [
-            (_metric_value(each.value, metric.unit), each.source, each.difference or no_difference)
-            for each in published
-            if each.metric == metric.name
-        ] or [("", "", "")]
-        own = (metric.title, _metric_value(metric.value, metric.unit))
-        rows += [(*(own if number == 0 else ("", "")), *row) for number, row in enumerate(cells)]
-    notes = [f"{metric.title}: {metric.protocol}" for metric in result.metrics]
-    if result.caveats:
-        notes.append(f"not directly comparable with published results: {'; '.join(result.caveats)}")
-    notes.append(
-        f"published: {nearest} ({SIZES[nearest]:,} parameters), the GPT-2 closest in size to this model "
-        f"({n_parameters:,} parameters)"
-    )
-    title = f"{result.benchmark}, {result.examples:,} {result.example_name} of {visible(', '.join(result.data))}"
-    return ResultTable(title, ("measure", " this model", " published", "source", "difference"), rows, notes, remarks=2)
-
-
 def _number(value: float) -> str:
     """The value with four decimals, or a dash for NaN."""
     return "-" if math.isnan(value) else f"{value:.4f}"
-
-
-def _metric_value(value: float, unit: str) -> str:
-    if unit == "share":
-        return f"{100 * value:.2f} %"
-    return shown_perplexity(value) if unit == "perplexity" else f"{value:.4f}"

@@ -12,12 +12,11 @@ from torch import Tensor
 from minigpt.cuda import graphs as cuda_graphs
 from minigpt.cuda.graphs import GraphEngine
 from minigpt.errors import ConfigError
-from minigpt.generation import resolve_engine as resolve
 from minigpt.generation.engine import Engine
 from minigpt.generation.resolve_engine import resolve_engine
 from minigpt.model.gpt import GPT, MLP
 from minigpt.model.kv_cache import KVCache
-from minigpt.native import compiled
+from minigpt.native import compiled, engine_provider
 from minigpt.native.engine import NativeEngine
 
 needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
@@ -295,7 +294,7 @@ def test_decode_c_runs_float32_on_a_cpu_and_pytorch_every_other_dtype() -> None:
 @needs_native
 def test_auto_chooses_int8_for_large_models_that_decode_c_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "float32" in resolve_engine(small_model(), "auto").description
-    monkeypatch.setattr(resolve, "_INT8_FROM", 1000)
+    monkeypatch.setattr(engine_provider, "_INT8_FROM", 1000)
     assert "int8" in resolve_engine(small_model(), "auto").description
     assert type(resolve_engine(small_model().to(torch.bfloat16), "auto")) is Engine
 
@@ -339,7 +338,7 @@ class SubclassedGPT(GPT):
 def test_pytorch_runs_a_model_that_computes_something_else(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(resolve_engine(small_model()), NativeEngine)
     model = small_model()
-    resolve._modules_of_decode_c.cache_clear()
+    engine_provider._modules_of_decode_c.cache_clear()
     if change == "code":
         monkeypatch.setattr(MLP, "forward", lambda self, x: self.down_proj(torch.relu(self.up_proj(x))))
     elif change == "broken code":
@@ -353,7 +352,7 @@ def test_pytorch_runs_a_model_that_computes_something_else(change: str, monkeypa
         with pytest.raises(ConfigError, match=r"decode\.c computes something else than the model's forward pass$"):
             resolve_engine(model, "int8")
     finally:
-        resolve._modules_of_decode_c.cache_clear()
+        engine_provider._modules_of_decode_c.cache_clear()
 
 
 @needs_native

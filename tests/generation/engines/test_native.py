@@ -19,10 +19,9 @@ from builders import by_columns
 from torch import Tensor
 
 from minigpt.config import PRESETS, GPTConfig
-from minigpt.generation import resolve_engine as resolve
 from minigpt.generation.resolve_engine import resolve_engine
 from minigpt.model.gpt import GPT
-from minigpt.native import compiled
+from minigpt.native import compiled, engine_provider
 from minigpt.native import engine as native
 from minigpt.native.engine import NativeEngine
 
@@ -200,7 +199,7 @@ def test_the_default_dtype_of_torch_has_no_effect(quantization: str, dtype: torc
 @pytest.mark.parametrize("context", ["default dtype", "default device", "autocast"])
 def test_the_choice_of_the_engine_does_not_depend_on_the_settings_of_torch(context: str) -> None:
     model, default = scaled_model(SHAPES[0]), torch.get_default_dtype()
-    resolve._modules_of_decode_c.cache_clear()
+    engine_provider._modules_of_decode_c.cache_clear()
     contexts: dict[str, contextlib.AbstractContextManager[Any]] = {
         "default device": torch.device("meta"),
         "autocast": torch.autocast("cpu", torch.bfloat16),
@@ -211,7 +210,7 @@ def test_the_choice_of_the_engine_does_not_depend_on_the_settings_of_torch(conte
             assert isinstance(resolve_engine(model), NativeEngine)
     finally:
         torch.set_default_dtype(default)
-        resolve._modules_of_decode_c.cache_clear()
+        engine_provider._modules_of_decode_c.cache_clear()
 
 
 # int8

@@ -10,11 +10,12 @@ from token_writers import write_datatrove, write_llmc, write_meta, write_nanogpt
 
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus
+from minigpt.data.texts import find_texts
 from minigpt.errors import ConfigError, DataError, MinigptError, MissingTextError
-from minigpt.importers.token_tokenizer import tokenizer_of
 from minigpt.large_corpora import token_files
-from minigpt.large_corpora.mixture import scan_texts
+from minigpt.large_corpora.corpora import of_tokens
 from minigpt.large_corpora.token_files import find_token_files
+from minigpt.large_corpora.token_tokenizer import tokenizer_of
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 GPT2 = Tokenizer.named("gpt2")
@@ -31,7 +32,7 @@ def opened(
     files = find_token_files([str(source) for source in sources])
     tokenizer, characters = tokenizer_of(files, given)
     folder = cache or files[0].path.parent / "cache"
-    return Corpus.of_tokens([files], (), tokenizer, characters, cache=folder, validation_fraction=fraction)
+    return of_tokens([files], (), tokenizer, characters, cache=folder, validation_fraction=fraction)
 
 
 def joined(parts: Sequence[Sequence[int]]) -> list[int]:
@@ -171,15 +172,15 @@ def test_a_mixture_of_files_of_tokens_has_their_shares(tmp_path: Path) -> None:
     low, high = (
         write_nanogpt(tmp_path / name, range(start, start + 99)) for name, start in (("a.bin", 0), ("b.bin", 99))
     )
-    texts = scan_texts([f"{low}=1", f"{high}=3"], ReadingConfig(mix=True))
-    corpus = Corpus.of_tokens(texts.tokens, texts.weights, Tokenizer.named("bytes"), cache=tmp_path / "cache")
+    texts = find_texts([f"{low}=1", f"{high}=3"], ReadingConfig(mix=True))
+    corpus = texts.build(Tokenizer.named("bytes"), cache=tmp_path / "cache")
     batches = [corpus.batch(step, 500, 4, 1)[0] for step in range(20)]
     assert sum(int((batch[:, 0] >= 99).sum()) for batch in batches) == 7500
     again = Corpus.load(corpus.path)
     assert again.fingerprint == corpus.fingerprint
     assert again.batch(3, 500, 4, 1)[0].equal(batches[3])
     with pytest.raises(ConfigError, match=r"a\.bin is in two texts, so .*; remove it from one of them$"):
-        scan_texts([f"{low}=1", f"{low}=3"], ReadingConfig(mix=True))
+        find_texts([f"{low}=1", f"{low}=3"], ReadingConfig(mix=True))
 
 
 def damaged(folder: Path, kind: str) -> Path:
@@ -274,4 +275,4 @@ def test_the_tokenizer_is_the_recorded_one_or_an_error(tmp_path: Path) -> None:
     with pytest.raises(MissingTextError):
         find_token_files([str(tmp_path / "*.none.bin")])
     with pytest.raises(ConfigError, match=r"encoding has no effect on .*raw\.bin"):
-        scan_texts([str(raw)], ReadingConfig(encoding="latin-1"))
+        find_texts([str(raw)], ReadingConfig(encoding="latin-1"))

@@ -1,4 +1,4 @@
-"""Planning a run: read the text, measure this machine, choose the settings that were not given."""
+"""Plans a run: measures the text and this machine, and chooses the settings that were not given."""
 
 import functools
 import time
@@ -9,26 +9,24 @@ import torch
 
 from minigpt import device
 from minigpt.autoplan import baselines, throughput
+from minigpt.autoplan.baselines import Baseline, recorded_baselines
 from minigpt.autoplan.corpus_stats import CorpusStats
+from minigpt.autoplan.measured_plan import MeasuredPlan
+from minigpt.autoplan.next_steps import find_suspects
 from minigpt.autoplan.overheads import Overheads
-from minigpt.autoplan.plan_settings import FINE_TUNED, plan_preset, plan_settings
+from minigpt.autoplan.plan_settings import plan_preset, plan_settings
 from minigpt.autoplan.planned_settings import PlannedSettings
 from minigpt.autoplan.throughput import StepTimer
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.data.token_writer import ByteProgress
 from minigpt.distillation.planning import TEACHER_SHARE
 from minigpt.errors import ConfigError
 from minigpt.native.compiled import why_unavailable
-from minigpt.run_options import RunOptions
-from minigpt.runs.events import Activity, Event, Planned
-from minigpt.runs.plan import Plan
-from minigpt.runs.reading import read_corpus
-from minigpt.runs.request import Request
-from minigpt.storage.checkpoint import TRAINING, Checkpoint, free_name
-from minigpt.storage.files import exists
+from minigpt.runs.events import Activity, Event
+from minigpt.runs.plan import FINE_TUNED, Draft, Plan
+from minigpt.runs.planner import Planner
+from minigpt.storage.run_record import RunRecord
 from minigpt.threads import TOLERANCE, OtherPrograms
-from minigpt.training.events import Notice
 
 # Seconds of the last measurement, of the steps that were chosen: some virtual machines change their speed every few
 # seconds.
@@ -38,20 +36,28 @@ _SLOWER = 1.05  # times as long as in the last measurement: for less, the choice
 _MUCH_COPIED = 0.05  # of the held-out text
 
 
-def plan_run(
-    request: Request, processes: int = 1, local_processes: int = 1, progress: ByteProgress | None = None
-) -> Generator[Event, None, Plan]:
-    """Reads the text, measures this machine and plans the run; yields the plan, then a notice for each of its notes."""
-    if not request.sources:
-        raise ConfigError("there is no text to train on; give a text file: minigpt train corpus.txt")
-    options, checkpoints = request.options, request.checkpoints
-    target = device.resolve_device(options.training.device)
-    dtype = device.resolve_dtype(options.training.dtype, target)
-    base = yield from _open_base(options, checkpoints)
-    corpus = yield from read_corpus(
-        request.sources, base.tokenizer if base else options.tokenizer, options.reading, progress
-    )
-    corpus.check_loss_on(options.training.loss_on)
+class MeasuringPlanner(Planner):
+    """Measures the text and this machine, and chooses settings by the rules of `plan_settings`."""
+
+    def plan(self, draft: Draft) -> Generator[Event, None, Plan]:
+        """Measures and plans the run.
+
+        Raises: ConfigError for settings that cannot be combined, do not fit into memory or leave no time to train.
+        """
+        return (yield from _measured_plan(draft))
+
+    def baselines(self, record: RunRecord) -> tuple[Baseline, ...]:
+        return tuple(recorded_baselines(record))
+
+    def suspects(self, record: RunRecord) -> str:
+        assert record.model is not None
+        assert record.training is not None
+        return find_suspects(record, record.model, record.training, diverged=True)[0]
+
+
+def _measured_plan(draft: Draft) -> Generator[Event, None, MeasuredPlan]:
+    request, corpus, base, target = draft.request, draft.corpus, draft.base, draft.device
+    options = request.options
     began, others = time.perf_counter(), OtherPrograms()
     yield Activity("measuring the baselines on the held-out text")
     measured = tuple(baselines.cheap_baselines(corpus))
@@ -62,22 +68,22 @@ def plan_run(
         stats = stats.with_new_words(corpus)
     dtypes: tuple[str, ...] = ()
     if target.type == "cpu":
-        memory //= local_processes
-        if base and local_processes == 1 and options.training.base_dtype == "float32":
+        memory //= draft.local_processes
+        if base and draft.local_processes == 1 and options.training.base_dtype == "float32":
             memory += 4 * base.model.config.n_parameters  # its weights are there already, and the run uses them
         dtypes = ("float32", "bfloat16") if device.multiplies_bfloat16_faster() else ("float32",)
-    elif dtype != torch.float16:  # recorded by name, so that the run keeps it; not float16, which a CPU lacks
+    elif (dtype := device.resolve_dtype(options.training.dtype, target)) != torch.float16:
+        # Recorded by name, so that the run keeps it; not float16, which a CPU lacks.
         options = options.with_training(dtype=str(dtype).removeprefix("torch."))
-    measure = functools.partial(throughput.seconds_per_step, device=target, text=corpus, processes=processes)
-    base_shape = base.model.config if base else None
+    measure = functools.partial(throughput.seconds_per_step, device=target, text=corpus, processes=draft.processes)
 
     def plan_with(timer: StepTimer) -> PlannedSettings:
         preset = options.preset or (
-            FINE_TUNED if base else plan_preset(stats, target.type, memory, options, timer, processes)
+            FINE_TUNED if base else plan_preset(stats, target.type, memory, options, timer, draft.processes)
         )
         return plan_settings(
-            stats, options, device_type=target.type, free_memory=memory, preset=preset, base=base_shape, timer=timer,
-            processes=processes,
+            stats, options, device_type=target.type, free_memory=memory, preset=preset,
+            base=base.model.config if base else None, timer=timer, processes=draft.processes,
         )  # fmt: skip
 
     settings = _measured_settings(plan_with, measure, dtypes)
@@ -92,18 +98,11 @@ def plan_run(
             )
         )  # fmt: skip
         _check_time_to_train(settings, time.perf_counter() - began)
-    yield Activity("")
-    directory = checkpoints / free_name(request.run_name, checkpoints)
-    slowed = others.cores()
-    notes = _notes(request, settings.training, target, directory, slowed, copied, corpus)
-    planned = Plan(
-        request=request, directory=directory, corpus=corpus, settings=settings, base=base, device=target,
+    notes = _notes(settings.training, target, others.cores(), copied, corpus)
+    return MeasuredPlan(
+        **vars(draft), preset=settings.preset, model=settings.model, training=settings.training, settings=settings,
         baselines=measured, notes=(*settings.notes, *notes), seconds=time.perf_counter() - began,
     )  # fmt: skip
-    yield Planned(planned)
-    for note in planned.notes:
-        yield Notice(0, note)
-    return planned
 
 
 def _measured_settings(
@@ -123,15 +122,7 @@ def _measured_settings(
     return measured if slowdown <= _SLOWER else plan_with(timer.corrected(slowdown)).measured_again(again)
 
 
-def _notes(
-    request: Request,
-    training: TrainConfig,
-    target: torch.device,
-    directory: Path,
-    others: float,
-    copied: float,
-    corpus: Corpus,
-) -> Iterator[str]:
+def _notes(training: TrainConfig, target: torch.device, others: float, copied: float, corpus: Corpus) -> Iterator[str]:
     """Sentences for the user; `others` is the number of cores that other programs used, `copied` the fraction of the
     held-out text that is in the training text too."""
     if copied >= _MUCH_COPIED:
@@ -147,33 +138,6 @@ def _notes(
         yield f"PyTorch trains the model, slower than with compiled code: {reason}"
     if target.type == "cpu" and others > TOLERANCE:
         yield f"this machine is doing other things: other programs used {others:.1f} cores while the speed was measured"
-    if directory.name != request.run_name:
-        taken = request.checkpoints / request.run_name
-        existing = f"; to continue the existing run: --resume --name {taken.name}" if exists(taken / TRAINING) else ""
-        yield f"{taken} already exists, so this run is {directory.name}{existing}"
-
-
-def _open_base(options: RunOptions, checkpoints: Path) -> Generator[Event, None, Checkpoint | None]:
-    """The model to fine-tune, if any."""
-    if options.base is None:
-        for name in ("lora", "freeze"):
-            if getattr(options.training, name):
-                raise ConfigError(f"{name} needs --from: the model to fine-tune")
-        return None
-    from minigpt.pretrained.open_model import find_model, load_model
-
-    path = find_model(options.base, checkpoints)
-    # Weights that are compressed are read once, so they need not be copied into memory before.
-    mapped = options.training.base_dtype != "float32"
-    base, notes = load_model(path, "cpu", checkpoints=checkpoints, mapped=mapped)
-    for note in notes:
-        yield Notice(0, f"note: {note}")
-    if options.tokenizer not in (None, base.tokenizer.name):
-        raise ConfigError(
-            f"tokenizer ({options.tokenizer}) cannot be chosen with --from: {base.directory} has its own, "
-            f"{base.tokenizer.name}"
-        )
-    return base
 
 
 def _check_adaptable(directory: Path, name: str | None) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from hypothesis import strategies as st
 from minigpt.config import ReadingConfig
 from minigpt.data import sources, token_writer
 from minigpt.data.corpus import Corpus
-from minigpt.data.joined import JoinedArrays
-from minigpt.data.sources import scan
+from minigpt.data.sources import measure_text, scan
+from minigpt.data.texts import find_texts
 from minigpt.errors import ConfigError, DataError
-from minigpt.large_corpora import mixture
-from minigpt.large_corpora.mixture import BLOCK, scan_texts, shares, weighted
+from minigpt.large_corpora import mixture, scans
+from minigpt.large_corpora.joined import JoinedArrays
+from minigpt.large_corpora.mixture import BLOCK, shares, weighted
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven"]
@@ -120,31 +122,37 @@ def test_a_killed_preparation_continues_to_the_same_files(tmp_path: Path) -> Non
 
 
 def test_a_text_that_changes_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_REMEMBERED", 0)
+    monkeypatch.setattr(scans, "_REMEMBERED", 0)
     text = write_rows(tmp_path / "web.jsonl", 40)
     cache = tmp_path / "cache"
-    first = Corpus.build(scan(text, cache=cache), BYTES, cache=cache)
+
+    def build() -> Corpus:
+        return Corpus.build(scan(text, measure=partial(scans.measure, cache, None)), BYTES, cache=cache)
+
+    first = build()
     before = text.stat()
     write_rows(text, 41)
-    assert Corpus.build(scan(text, cache=cache), BYTES, cache=cache).fingerprint != first.fingerprint
+    assert build().fingerprint != first.fingerprint
     write_rows(text, 40)
     os.utime(text, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert Corpus.build(scan(text, cache=cache), BYTES, cache=cache).fingerprint == first.fingerprint
+    assert build().fingerprint == first.fingerprint
 
 
 def test_a_large_text_is_read_once_to_recognize_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_REMEMBERED", 1000)
+    monkeypatch.setattr(scans, "_REMEMBERED", 1000)
     text = write_rows(tmp_path / "web.jsonl", 40)
-    first = scan(text, cache=tmp_path)
+    remembering = partial(scans.measure, tmp_path, None)
+    first = scan(text, measure=remembering)
     with monkeypatch.context() as patch:
-        patch.setattr(sources, "_measure", None)
-        assert scan(text, cache=tmp_path) == first
-        for again in (lambda: scan(text), lambda: scan(text, text_key="body", cache=tmp_path)):
+        patch.setattr(sources, "measure_text", None)
+        patch.setattr(scans, "measure_text", None)
+        assert scan(text, measure=remembering) == first
+        for again in (lambda: scan(text), lambda: scan(text, text_key="body", measure=remembering)):
             with pytest.raises(TypeError):
                 again()
     (kept,) = (tmp_path / "scans").iterdir()
     kept.write_text("{")
-    assert scan(text, cache=tmp_path) == first
+    assert scan(text, measure=remembering) == first
     assert json.loads(kept.read_text())["n_documents"] == 40
     text.write_text(text.read_text().upper().replace('"TEXT"', '"text"'))
     with pytest.raises(DataError, match="changed while it was read"):
@@ -155,16 +163,16 @@ def test_equal_documents_are_kept_once_wherever_they_are(tmp_path: Path) -> None
     (tmp_path / "a.txt").write_text("one<|endoftext|>two<|endoftext|>one<|endoftext|>three")
     (tmp_path / "b.txt").write_text("two<|endoftext|>four<|endoftext|>four")
     seen: set[bytes] = set()
-    first, second = (scan(tmp_path / name, seen=seen) for name in ("a.txt", "b.txt"))
+    first, second = (scan(tmp_path / name, measure=partial(measure_text, seen=seen)) for name in ("a.txt", "b.txt"))
     assert [text for text, _ in first.pieces()] == ["one", "two", "three"]
     assert [text for text, _ in second.pieces()] == ["four"]
     assert (first.n_documents, first.text_bytes, first.document_lengths) == (3, 11, (3, 3, 5))
     assert (first.duplicates, second.duplicates) == ((2,), (0, 2))
-    whole = scan([tmp_path / "a.txt", tmp_path / "b.txt"], seen=set())
+    whole = scan([tmp_path / "a.txt", tmp_path / "b.txt"], measure=partial(measure_text, seen=set()))
     assert [text for text, _ in whole.pieces()] == ["one", "two", "three", "four"]
     assert whole.kept_hash != whole.content_hash == scan([tmp_path / "a.txt", tmp_path / "b.txt"]).kept_hash
     with pytest.raises(DataError, match=r"b\.txt contains only documents of other texts; give a file with text$"):
-        scan(tmp_path / "b.txt", seen=seen)
+        scan(tmp_path / "b.txt", measure=partial(measure_text, seen=seen))
 
 
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=6))
@@ -189,8 +197,8 @@ def mixed(tmp_path: Path) -> Corpus:
     write_rows(tmp_path / "web.jsonl", 300)
     (tmp_path / "books.txt").write_text("<|endoftext|>".join(f"UPPER CASE {n}" * 9 for n in range(60)))
     reading = ReadingConfig(mix=True)
-    texts = scan_texts([f"{tmp_path / 'web.jsonl'}=1", f"{tmp_path / 'books.txt'}=3"], reading)
-    return Corpus.mix(texts.scans, texts.weights, BYTES, cache=tmp_path / "cache")
+    texts = find_texts([f"{tmp_path / 'web.jsonl'}=1", f"{tmp_path / 'books.txt'}=3"], reading)
+    return texts.build(BYTES, cache=tmp_path / "cache")
 
 
 def test_each_text_has_its_share_whatever_its_size(mixed: Corpus) -> None:
@@ -243,8 +251,8 @@ def test_a_text_with_hardly_anything_held_out_leaves_the_others_theirs() -> None
 
 def test_other_weights_use_the_same_tokens(mixed: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minigpt.data.corpus.write_corpus", None)
-    texts = scan_texts([f"{tmp_path / 'web.jsonl'}=2", f"{tmp_path / 'books.txt'}=3"], ReadingConfig(mix=True))
-    other = Corpus.mix(texts.scans, texts.weights, BYTES, cache=tmp_path / "cache")
+    texts = find_texts([f"{tmp_path / 'web.jsonl'}=2", f"{tmp_path / 'books.txt'}=3"], ReadingConfig(mix=True))
+    other = texts.build(BYTES, cache=tmp_path / "cache")
     assert other.fingerprint != mixed.fingerprint
     assert len(other.train) == len(mixed.train)
 

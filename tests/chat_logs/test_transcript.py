@@ -18,7 +18,7 @@ from minigpt.chat_logs.transcript import (
     UNLEARNED,
     Message,
     ReplyReader,
-    SpeakerTracker,
+    TranscriptTracker,
     count_unlearned,
     speaker_number,
     transcript,
@@ -104,7 +104,7 @@ def test_messages_that_are_not_learned_give_the_same_text_with_another_speaker(
     assert unmarked(text) == "".join(transcript(messages) + "<|endoftext|>" for messages in plain)
     flat = [each for messages in conversations for each in messages]
     assert count_unlearned(text) == sum(not each.is_learned for each in flat)
-    numbers = [number for number in SpeakerTracker().read(text.encode()).numbers if number]
+    numbers = [number for number in TranscriptTracker().read(text.encode()).numbers if number]
     assert numbers == [speaker_number(each.role) if each.is_learned else UNLEARNED for each in flat]
 
 
@@ -114,7 +114,7 @@ def test_the_speakers_do_not_depend_on_where_the_text_is_cut(conversations: list
     text = "".join(transcript(messages) + "<|endoftext|>" for messages in conversations)
 
     def speakers(chunks: list[str]) -> list[int]:
-        tracker, found = SpeakerTracker(), []
+        tracker, found = TranscriptTracker(), []
         for chunk in chunks:
             spans = tracker.read(chunk.encode())
             places = np.searchsorted(np.array(spans.offsets), np.arange(len(chunk.encode())), side="right") - 1

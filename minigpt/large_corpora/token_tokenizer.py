@@ -2,33 +2,22 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from minigpt.errors import TokenizerError
-from minigpt.importers.nanogpt import META, read_characters
+from minigpt.large_corpora.token_files import TokenFile
 from minigpt.tokenizer.tokenizer import Tokenizer
 
+_META = "meta.pkl"
 _GPT2 = ("gpt2", "openai-community/gpt2")  # on the hub
 
 
-class File(Protocol):
-    """What is read here of a `minigpt.large_corpora.token_files.TokenFile`."""
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def tokenizer(self) -> str | None: ...
-    @property
-    def is_shard(self) -> bool: ...
-
-
-def tokenizer_of(files: Sequence[File], given: Tokenizer | str | None) -> tuple[Tokenizer, str | None]:
+def tokenizer_of(files: Sequence[TokenFile], given: Tokenizer | str | None) -> tuple[Tokenizer, str | None]:
     """The tokenizer with which to read files of tokens, and the characters that their ids stand for, from nanoGPT's
     meta.pkl next to them, if they are not the tokenizer's ids. `given` is that of the model to train, or a name.
 
     Raises: TokenizerError if it is unknown or not that of the files; CheckpointError for a damaged meta.pkl.
     """
-    metas = {folder: _characters(folder) for folder in {each.path.parent for each in files}}
+    metas = {folder: characters_of(folder) for folder in {each.path.parent for each in files}}
     kinds = {(each.tokenizer, metas[each.path.parent]): each.path for each in files}
     (named, characters), path = next(iter(kinds.items()))
     if len(kinds) > 1:
@@ -41,7 +30,7 @@ def tokenizer_of(files: Sequence[File], given: Tokenizer | str | None) -> tuple[
     if given is None and recorded is None and default is None:
         if named is None:
             raise TokenizerError(
-                f"{path} does not name its tokenizer; give --tokenizer gpt2, or put nanoGPT's {META} or a "
+                f"{path} does not name its tokenizer; give --tokenizer gpt2, or put nanoGPT's {_META} or a "
                 "tokenizer.json next to it"
             )
         raise TokenizerError(f"the tokenizer of {path}, {named!r}, is not here; put its tokenizer.json next to it")
@@ -53,9 +42,17 @@ def tokenizer_of(files: Sequence[File], given: Tokenizer | str | None) -> tuple[
     return tokenizer, None
 
 
-def _characters(folder: Path) -> str | None:
-    meta = folder / META
-    return "".join(read_characters(meta)) if meta.is_file() else None
+def characters_of(folder: Path) -> str | None:
+    """The characters that the ids in a folder's files stand for, from nanoGPT's meta.pkl; None without one.
+
+    Raises: CheckpointError for a damaged meta.pkl.
+    """
+    meta = folder / _META
+    if not meta.is_file():
+        return None
+    from minigpt.importers.nanogpt import read_characters
+
+    return "".join(read_characters(meta))
 
 
 def _recorded(folder: Path, named: str | None) -> Tokenizer | None:

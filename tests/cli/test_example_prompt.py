@@ -8,9 +8,9 @@ from builders import bytes_ending_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minigpt.cli.example_prompt import example_prompt
 from minigpt.cli.options import command_line
 from minigpt.data.corpus import Corpus
-from minigpt.runs.example_prompt import example_prompt
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from minigpt import bounded_reading
+from minigpt.chat_logs import json_files
 from minigpt.corpus_report.locations import blocks
-from minigpt.data import records
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
 from minigpt.errors import DataError
+from minigpt.large_corpora.texts import Mixture
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import bytes_to_unicode
 
@@ -183,7 +184,7 @@ def test_a_json_array_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(bounded_reading, "MAX_VALUES", 50)
     with pytest.raises(DataError, match=r"log\.json is a JSON array that cannot be read \(it has \d+ values.*jq -c '"):
         scan(path)
-    monkeypatch.setattr(records, "MAX_LINE", 100)
+    monkeypatch.setattr(json_files, "MAX_LINE", 100)
     with pytest.raises(
         DataError, match=r"cannot be read \(it has more than 100 bytes\); write each of its values on a line"
     ):
@@ -316,7 +317,7 @@ def test_weights_where_they_cannot_be_kept_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"messages with weight 0 \(1 here\) can be read .* only where every document"):
         Corpus.build([ignored, tmp_path / "a.txt"], "bytes", cache=tmp_path / "cache")
     with pytest.raises(DataError, match=r"messages with weight 0 \(1 here\) .* and not in a mix; train"):
-        Corpus.mix([scan(ignored)], [1.0], "bytes", cache=tmp_path / "cache")
+        Mixture([scan(ignored)], (1.0,)).build("bytes", cache=tmp_path / "cache")
 
 
 def test_a_chat_log_beside_a_plain_text_has_no_speakers(tmp_path: Path) -> None:

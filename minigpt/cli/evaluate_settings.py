@@ -1,0 +1,84 @@
+"""The settings of `minigpt evaluate`; edges add theirs, and what else than texts can be evaluated."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from minigpt.cli.options import CommandSettings
+from minigpt.config import ReadingConfig
+from minigpt.settings import setting
+
+if TYPE_CHECKING:
+    from minigpt.cli.render.evaluation import TextResult
+    from minigpt.cli.render.result_table import ResultTable
+    from minigpt.data.sources import Scan
+    from minigpt.evaluation.perplexity import Windows
+    from minigpt.storage.checkpoint import Checkpoint
+
+# Evaluates a model in windows of its context. Adds each result to the record for JSON, and yields its table.
+Measurement = Callable[["Checkpoint", "Windows", dict[str, Any]], Iterator["ResultTable"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSettings(CommandSettings):
+    """The settings of `evaluate`.
+
+    An edge adds a group to the seam `evaluate_settings`: a subclass with its settings. It overrides the methods below
+    and adds to what `super()` says. The arguments of the command that `names_in` returns are no texts but names of what
+    the edge measures, such as benchmarks.
+    """
+
+    stride: int | None = setting(None, "tokens by which the window advances [default: half the context]", min=1)
+    context_length: int | None = setting(None, "tokens in the window [default: the model's]")
+    batch_size: int | None = setting(
+        None, "windows or examples evaluated together [default: about 8,000 tokens]", min=1
+    )
+    limit: int | None = setting(None, "evaluate only the first N documents or examples", min=1)
+    by_position: bool = setting(False, "also show the loss by position in the window")
+    markdown: bool = setting(False, "print Markdown tables instead of text")
+
+    texts_help = "text files, folders or globs, or - for standard input"
+    # Settings where an edge declares them: the role whose turns are scored, and whether the text is the held-out part
+    # of the training text, which the run names.
+    loss_on = cast("str | None", None)
+    held_out = False
+
+    @property
+    def kinds(self) -> list[str]:
+        """What can be given to evaluate."""
+        return ["a text file"]
+
+    def names_in(self, arguments: Sequence[str]) -> list[str]:  # noqa: ARG002
+        """The arguments that name something else than a text.
+
+        Raises: DataError for one that is nearly such a name.
+        """
+        return []
+
+    def check_together(self, names: Sequence[str], *, has_text: bool) -> None:
+        """Raises ConfigError for settings that do not go with what is evaluated, before the model is loaded."""
+
+    def default_windows(self, checkpoint: "Checkpoint") -> tuple[int, int]:
+        """The context and the stride of the windows where they are not given."""
+        n_positions = checkpoint.model.config.n_positions
+        context = self.context_length or n_positions
+        return context, max(1, min(context, n_positions) // 2)
+
+    def notes_on(self, found: "Scan", checkpoint: "Checkpoint") -> list[str]:  # noqa: ARG002
+        """What there is to say about evaluating this model on this text."""
+        return []
+
+    def evaluate_texts(
+        self, checkpoint: "Checkpoint", sources: list[str], reading: dict[str, Any], windows: "Windows"
+    ) -> "TextResult":
+        """Evaluates the texts of these sources, read with these settings."""
+        from minigpt.cli.text_evaluation import evaluate_texts
+
+        return evaluate_texts(checkpoint, sources, ReadingConfig(**reading), windows, self)
+
+    def prepare(self, names: Sequence[str]) -> list[Measurement]:  # noqa: ARG002
+        """The measurements that have these names, with their data.
+
+        Raises: DataError for data that is missing.
+        """
+        return []

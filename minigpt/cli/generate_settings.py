@@ -1,0 +1,74 @@
+"""The settings of `minigpt generate` beside those of sampling; edges add theirs, and other forms of its output."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from minigpt.cli.options import CommandSettings
+from minigpt.cli.render.continuations import Output
+from minigpt.config import ReadingConfig, SamplingConfig
+from minigpt.errors import ConfigError
+from minigpt.generation.engine_settings import EngineSettings
+from minigpt.settings import setting
+
+if TYPE_CHECKING:
+    from minigpt.storage.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateSettings(CommandSettings, EngineSettings):
+    """The settings of `generate`.
+
+    An edge adds a group to the seam `generate_settings`: a subclass with its settings. It overrides the methods below
+    and adds to what `super()` says.
+    """
+
+    prompt_format: Literal["auto", "lines", "jsonl", "whole"] = setting(
+        "auto",
+        "lines (a prompt per line), jsonl (a JSON text or list of token ids per line), whole (one prompt), or auto: "
+        "jsonl for .jsonl, whole for -, else lines",
+    )
+    strict: bool = setting(False, "refuse prompts longer than the context length")
+    speculate: Literal["auto", "lookup", "off"] = setting(
+        "auto", "speculative decoding: guess repeated text and verify it at once; the text is the same"
+    )
+    alternatives: int | None = setting(
+        None, "with --json or --table: how many likely tokens to show [default: 5]", min=0
+    )
+
+    @property
+    def forms(self) -> list[str]:
+        """The options given that choose how continuations are printed, of which there can be only one."""
+        return []
+
+    @property
+    def shows_alternatives(self) -> dict[str, bool]:
+        """The options that show the most likely tokens, and whether each is given."""
+        return {}
+
+    @property
+    def reads_files(self) -> dict[str, bool]:
+        """The options that name texts to read, and whether each is given."""
+        return {}
+
+    def check_together(self, config: SamplingConfig, *, as_json: bool) -> None:
+        """Raises ConfigError for settings that do not go together, before the model is loaded."""
+        showing = {"--json": as_json} | self.shows_alternatives
+        if self.alternatives is not None and not any(showing.values()):
+            show = "show" if len(showing) > 1 else "shows"
+            raise ConfigError(f"--alternatives {self.alternatives} needs {' or '.join(showing)}, which {show} them")
+        if self.alternatives is not None and config.beams > 1:
+            raise ConfigError(
+                f"--alternatives {self.alternatives} cannot be combined with --beams: beam search gives no "
+                "probabilities of its tokens"
+            )
+        if len(self.forms) > 1:
+            raise ConfigError(f"{self.forms[0]} cannot be combined with {self.forms[1]}")
+
+    def output(self, checkpoint: "Checkpoint", reading: ReadingConfig) -> Output | None:  # noqa: ARG002
+        """The output of the option in `forms`; None without one."""
+        return None
+
+    def hints(self, checkpoint: "Checkpoint", checkpoints: Path) -> list[str]:  # noqa: ARG002
+        """Lines about the model, printed before its text."""
+        return []
