@@ -1,14 +1,8 @@
-"""Formats of weights that edges read: one of another package, and what is said where an edge is not installed."""
+"""What is said of formats of weights that edges read, where these are not installed."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from builders import new_model
-from plugins import install_plugin
 
 from minigpt import edges
 from minigpt.config import GPTConfig
@@ -16,27 +10,8 @@ from minigpt.errors import CheckpointError
 from minigpt.pretrained import huggingface
 from minigpt.pretrained.open_model import describe_model, open_model
 from minigpt.storage import adapters
-from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
-from minigpt.storage.huggingface import to_huggingface
-from minigpt.tokenizer.tokenizer import Tokenizer
 
 CONFIG = GPTConfig(vocab_size=257, n_positions=8, n_embd=8, n_layer=1, n_head=1)
-
-
-def test_a_package_adds_a_format_by_an_entry_point(tmp_path: Path) -> None:
-    model = new_model(CONFIG)
-    save_checkpoint(tmp_path / "npz", model, Tokenizer.named("bytes"))
-    (tmp_path / "npz" / "model.safetensors").unlink()
-    np.savez(tmp_path / "npz" / "weights.npz", **{name: each.numpy() for name, each in to_huggingface(model).items()})
-    install_plugin("npz_weights", tmp_path / "site")
-    path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "minigpt", "load-gpt2", "--from", "npz", "--name", "imported"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    imported = load_checkpoint(tmp_path / "checkpoints" / "imported", "cpu").model
-    assert all(tensor.equal(model.state_dict()[name]) for name, tensor in imported.state_dict().items())
 
 
 @pytest.fixture
