@@ -110,6 +110,7 @@ EDGES = (
         package="minigpt.chat_logs",
         provides={
             "train_settings": "minigpt.chat_logs.settings:ChatLogSettings",
+            "generate_settings": "minigpt.chat_logs.generate_settings:ChatHint",
             "evaluate_settings": "minigpt.chat_logs.evaluate_settings:RoleSettings",
         },
     ),
@@ -122,7 +123,6 @@ EDGES = (
         name="interactive",
         sentence="Writing with a model in the terminal.",
         package="minigpt.interactive",
-        provides={"generate_settings": "minigpt.interactive.generate_settings:ChatHint"},
         commands={"play": "minigpt.interactive.play:play", "chat": "minigpt.interactive.chat:chat"},
     ),
     Edge(
