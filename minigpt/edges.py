@@ -60,6 +60,15 @@ EDGES = (
         },
     ),
     Edge(
+        name="speculation",
+        sentence="Speculative decoding: drafts from the text itself, or from a smaller model.",
+        package="minigpt.speculation",
+        provides={
+            "generate_settings": "minigpt.speculation.generate_settings:SpeculationSettings",
+            "drafter": "minigpt.speculation.drafters:default_drafter",
+        },
+    ),
+    Edge(
         name="autoplan",
         sentence="Settings chosen for the text and the machine, and the result to expect.",
         package="minigpt.autoplan",

@@ -5,7 +5,7 @@ import inspect
 import math
 import numbers
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
@@ -23,16 +23,15 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     group: str = "Options",
-    choices: Sequence[str] = (),
+    choices: Sequence[str] | Callable[..., list[str]] = (),
 ) -> Any:
     """A dataclass field with a help text and its heading, and bounds (`min`, `max` inclusive; `above`, `below` not).
 
-    `choices` are what a shell completes, for a setting of texts.
+    `choices` are what a shell completes, for a setting of texts; or a function that finds it, as typer calls it.
     """
     bounds = {"min": min, "max": max, "above": above, "below": below}
-    return dataclasses.field(
-        default=default, metadata={"help": help, "bounds": bounds, "group": group, "choices": choices}
-    )
+    metadata = {"help": help, "bounds": bounds, "group": group, "choices": choices}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def plain_number(value: Any) -> Any:

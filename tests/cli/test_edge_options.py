@@ -50,7 +50,7 @@ def test_groups_of_several_edges_are_one_and_choose_one_output() -> None:
 
 def test_without_edges_the_commands_have_their_own_settings_only() -> None:
     own = {field.name for field in fields(GenerateSettings)}
-    assert own == {"prompt_format", "strict", "speculate", "alternatives"}
+    assert own == {"prompt_format", "strict", "alternatives"}
     settings = GenerateSettings(alternatives=3)
     assert (settings.quantize, settings.compile) == ("auto", False)
     with pytest.raises(ConfigError, match=r"^--alternatives 3 needs --json, which shows them$"):
