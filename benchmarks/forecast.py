@@ -47,6 +47,7 @@ def invented(path: Path, minutes: float, speed: float, seed: int) -> dict[str, A
 def real(path: Path, minutes: float, seed: int) -> dict[str, Any]:
     """A run of so many minutes on this machine."""
     import minigpt
+    from minigpt.autoplan.measured_plan import MeasuredPlan
     from minigpt.runs.events import Planned, SpeedChange, Started
     from minigpt.training.events import Step
 
@@ -55,6 +56,7 @@ def real(path: Path, minutes: float, seed: int) -> dict[str, Any]:
         for event in minigpt.fit(path, checkpoints=folder, minutes=minutes, seed=seed, report=False):
             if isinstance(event, Planned):
                 plan = event.plan
+                assert isinstance(plan, MeasuredPlan)
             elif isinstance(event, Started):
                 preparing = time.perf_counter() - began
             elif isinstance(event, SpeedChange):

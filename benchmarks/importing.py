@@ -28,7 +28,7 @@ def write(folder: Path, shape: str) -> dict[str, float]:
 
     from minigpt.config import preset_config
     from minigpt.storage.checkpoint import CONFIG
-    from minigpt.storage.files import atomic_json
+    from minigpt.storage.files import atomic_write, json_bytes
     from minigpt.storage.huggingface import PREFIX, config_to_huggingface, stored_tensors
     from minigpt.storage.tensors import save_tensors
 
@@ -41,9 +41,9 @@ def write(folder: Path, shape: str) -> dict[str, float]:
         for stored in stored_tensors(config)
     }
     values = config_to_huggingface(config, end_of_text=config.vocab_size - 1, dtype=torch.float32)
-    atomic_json(folder / CONFIG, values)
+    atomic_write(folder / CONFIG, json_bytes(values))
     save_tensors(folder / "model.safetensors", tensors)
-    atomic_json(folder / "old" / CONFIG, values)
+    atomic_write(folder / "old" / CONFIG, json_bytes(values))
     write_tiny(folder / "tiny")
     return {"bytes": sum(tensor.nbytes for tensor in tensors.values())}
 

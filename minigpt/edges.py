@@ -45,6 +45,8 @@ EDGES = (
         sentence="Operations of generation and training in C.",
         package="minigpt.native",
         provides={
+            "accelerate": "minigpt.native.accelerate:accelerate",
+            "step_parts": "minigpt.native.step_parts:use_compiled_code",
             "engine": "minigpt.native.engine_provider:ENGINES",
             "engine_settings": "minigpt.native.engine_settings:NativeEngineSettings",
             "draw_tokens": "minigpt.native.operations:draw_tokens",
@@ -72,46 +74,69 @@ EDGES = (
         name="autoplan",
         sentence="Settings chosen for the text and the machine, and the result to expect.",
         package="minigpt.autoplan",
+        provides={
+            "planner": "minigpt.autoplan.planner:MeasuringPlanner",
+            "sinks": "minigpt.autoplan.speed_monitor:speed_sink",
+            "annotations": "minigpt.autoplan.annotations:PlanAnnotations",
+        },
     ),
     Edge(
         name="distillation",
         sentence="A teacher from whose predictions the model learns.",
         package="minigpt.distillation",
-        provides={"train_settings": "minigpt.distillation.settings:DistillationSettings"},
+        provides={
+            "train_settings": "minigpt.distillation.settings:DistillationSettings",
+            "step_parts": "minigpt.distillation.step_parts:use_teacher",
+            "stages": "minigpt.distillation.teacher:TeacherStage",
+        },
     ),
     Edge(
         name="tricks",
         sentence="Sampled softmax, spelling features, BPE-dropout and token noise.",
         package="minigpt.tricks",
-        provides={"train_settings": "minigpt.tricks.settings:TrickSettings"},
+        provides={
+            "train_settings": "minigpt.tricks.settings:TrickSettings",
+            "step_parts": "minigpt.tricks.step_parts:use_tricks",
+        },
     ),
     Edge(
         name="lora",
         sentence="Adapters, frozen weights, and the files of peft.",
         package="minigpt.lora",
-        provides={"train_settings": "minigpt.lora.settings:LoraSettings"},
+        provides={
+            "train_settings": "minigpt.lora.settings:LoraSettings",
+            "prepare_model": "minigpt.lora.fine_tuning:apply_fine_tuning",
+            "adapter": "minigpt.lora.adapter_format:lora_format",
+        },
         commands={"merge": "minigpt.lora.command:merge"},
     ),
     Edge(
         name="distributed",
         sentence="Training by several processes.",
         package="minigpt.distributed",
-        provides={"train_settings": "minigpt.distributed.settings:DistributedSettings"},
+        provides={
+            "train_settings": "minigpt.distributed.settings:DistributedSettings",
+            "step_parts": "minigpt.distributed.muon_processes:share_muon",
+            "world": "minigpt.distributed.joined_world:joined_world",
+        },
     ),
     Edge(
         name="importers",
         sentence="Weights of GGUF, nanoGPT, TensorFlow and PyTorch files.",
         package="minigpt.importers",
+        provides={"weight_reader": "minigpt.importers.readers:READERS"},
     ),
     Edge(
         name="foreign_tokenizers",
         sentence="Tokenizers of the tokenizers library and of SentencePiece.",
         package="minigpt.foreign_tokenizers",
+        provides={"tokenizer_reader": "minigpt.foreign_tokenizers.library_files:reader"},
     ),
     Edge(
         name="documents",
         sentence="Text of EPUB, HTML, Word, PDF and subtitle files.",
         package="minigpt.documents",
+        provides={"text_reader": "minigpt.documents.read:reader"},
     ),
     Edge(
         name="chat_logs",
@@ -120,6 +145,9 @@ EDGES = (
         provides={
             "train_settings": "minigpt.chat_logs.settings:ChatLogSettings",
             "generate_settings": "minigpt.chat_logs.generate_settings:ChatHint",
+            "text_reader": "minigpt.chat_logs.json_files:reader",
+            "conversations": "minigpt.chat_logs.conversations:reader",
+            "annotations": "minigpt.chat_logs.annotations:ChatAnnotations",
             "evaluate_settings": "minigpt.chat_logs.evaluate_settings:RoleSettings",
         },
     ),
@@ -127,6 +155,11 @@ EDGES = (
         name="large_corpora",
         sentence="Parquet files, mixtures of texts, and token files of other programs.",
         package="minigpt.large_corpora",
+        provides={
+            "reading_settings": "minigpt.large_corpora.settings:MixSettings",
+            "text_reader": "minigpt.large_corpora.parquet:reader",
+            "token_reader": "minigpt.large_corpora.texts:reader",
+        },
     ),
     Edge(
         name="interactive",
@@ -142,8 +175,9 @@ EDGES = (
     ),
     Edge(
         name="exporters",
-        sentence="GGUF, ONNX, CTranslate2 and a page that runs in a browser.",
+        sentence="GGUF, ONNX, CTranslate2 and a page that runs in a browser, and model cards for the hub.",
         package="minigpt.exporters",
+        provides={"model_card": "minigpt.exporters.model_card:card"},
         commands={"export": "minigpt.exporters.command:export"},
     ),
     Edge(
@@ -168,25 +202,40 @@ EDGES = (
         name="inspection",
         sentence="Attention and predictions, layer by layer.",
         package="minigpt.inspection",
-        provides={"generate_settings": "minigpt.inspection.generate_settings:ExplainSettings"},
+        provides={
+            "monitors": "minigpt.inspection.passage_monitor:PassageMonitor",
+            "generate_settings": "minigpt.inspection.generate_settings:ExplainSettings",
+        },
         commands={"inspect": "minigpt.inspection.command:inspect"},
     ),
     Edge(
         name="memorization",
         sentence="How much of a text was copied from the training text.",
         package="minigpt.memorization",
-        provides={"generate_settings": "minigpt.memorization.generate_settings:CopySettings"},
-    ),
-    Edge(
-        name="reports",
-        sentence="A page about a run, also while it trains.",
-        package="minigpt.reports",
-        commands={"report": "minigpt.reports.command:report"},
+        provides={
+            "monitors": "minigpt.memorization.monitor:MemorizationMonitor",
+            "annotations": "minigpt.memorization.annotations:CopyingAnnotations",
+            "generate_settings": "minigpt.memorization.generate_settings:CopySettings",
+        },
     ),
     Edge(
         name="loggers",
         sentence="TensorBoard and Weights & Biases.",
         package="minigpt.loggers",
+        provides={
+            "sink_settings": "minigpt.loggers.settings:LoggerSettings",
+            "sinks": "minigpt.loggers.loggers:logger_sink",
+        },
+    ),
+    Edge(
+        name="reports",
+        sentence="A page about a run, also while it trains.",
+        package="minigpt.reports",
+        provides={
+            "sink_settings": "minigpt.reports.settings:ReportSettings",
+            "sinks": "minigpt.reports.run_pages:report_sink",
+        },
+        commands={"report": "minigpt.reports.command:report"},
     ),
     Edge(
         name="pages",
@@ -216,6 +265,17 @@ def installed_edges() -> tuple[Edge, ...]:
 def provided(seam: str) -> tuple[Any, ...]:
     """What the installed edges provide at a seam, in the order of the table. It imports them."""
     return tuple(load(edge.provides[seam]) for edge in installed_edges() if seam in edge.provides)
+
+
+def not_installed(seam: str) -> str:
+    """Which edges of the table would provide something at a seam, and are not there; empty if all are."""
+    absent = [edge for edge in EDGES if seam in edge.provides and not edge.is_installed]
+    return "; ".join(f"{edge.name} is not installed: the package {edge.package} is missing" for edge in absent)
+
+
+def is_installed(name: str) -> bool:
+    """Whether the edge of that name is there."""
+    return any(edge.name == name for edge in installed_edges())
 
 
 def commands() -> dict[str, str]:

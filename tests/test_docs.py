@@ -15,7 +15,7 @@ from scripts import ROOT, load_script
 
 from minigpt import GPT, GPTConfig, Tokenizer, save_checkpoint
 from minigpt.cli.app import app
-from minigpt.storage.model_card import upload_command
+from minigpt.exporters.model_card import upload_command
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"

@@ -8,10 +8,13 @@ from graphlib import TopologicalSorter
 
 from scripts import ROOT, load_script
 
-# From the ground up: a room imports only rooms above its own row, and of those only the ones it needs.
-MAY_IMPORT: Mapping[str, set[str]] = {
+from minigpt import edges
+
+# The spine from the ground up: a room imports only rooms above its own row, and of those only the ones it needs.
+SPINE: Mapping[str, set[str]] = {
     room: set(allowed.split())
     for room, allowed in {
+        "edges": "",
         "errors": "",
         "shell": "",
         "optional_packages": "errors shell",
@@ -19,49 +22,62 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "units": "",
         "bounded_reading": "",
         "settings": "errors",
-        "config": "errors settings",
+        "config": "edges errors settings",
         "run_options": "errors settings config",
         "cgroups": "",
         "device": "errors config cgroups",
         "cores": "cgroups",
         "threads": "cgroups cores",
-        "pages": "",
         "model": "errors config device",
-        "native": "errors config device model",
-        "foundations": "errors model",
-        "tokenizer": "errors seeds bounded_reading config",
-        "data": "errors optional_packages seeds bounded_reading cores config device tokenizer",
-        "storage": "errors shell bounded_reading settings config run_options device model tokenizer data",
-        "importers": "errors optional_packages bounded_reading config device model native tokenizer storage",
-        "generation": "errors seeds config device threads model native tokenizer",
-        "exporters": (
-            "errors shell optional_packages pages config device model native tokenizer data storage importers "
-            "generation"
-        ),
+        "tokenizer": "edges errors seeds bounded_reading config",
+        "data": "edges errors optional_packages seeds bounded_reading cores config device tokenizer",
+        "storage": "edges errors shell bounded_reading settings config run_options device model tokenizer data",
+        "pretrained": "edges errors optional_packages bounded_reading config device model tokenizer storage",
+        "generation": "edges errors seeds config device threads model tokenizer",
         "evaluation": (
-            "errors optional_packages units bounded_reading config device threads model tokenizer data storage "
-            "importers"
+            "errors optional_packages units bounded_reading config device threads model tokenizer data storage"
         ),
-        "inspection": "errors optional_packages pages config device model tokenizer data storage evaluation",
-        "corpus_report": "errors optional_packages config model tokenizer data evaluation",
         "training": (
-            "errors seeds cores config device threads model native tokenizer data storage generation evaluation "
-            "inspection"
+            "edges errors seeds cores config device threads model tokenizer data storage generation evaluation"
         ),
-        "planning": "errors config run_options device model tokenizer data storage evaluation training",
-        "reports": "errors optional_packages units pages config model tokenizer data storage evaluation inspection",
-        # The server shows a model's inspection and its run's report, so it is above the rooms that make them.
-        "server": "errors settings pages config model tokenizer data generation inspection reports",
-        "jobs": (
-            "minigpt errors shell optional_packages units config run_options device threads model native tokenizer "
-            "data storage importers generation evaluation corpus_report training planning reports"
+        "runs": (
+            "minigpt edges errors shell optional_packages units config run_options device threads model tokenizer data "
+            "storage pretrained generation evaluation training"
         ),
         "cli": (
-            "errors shell optional_packages units bounded_reading settings cores config run_options device threads "
-            "model tokenizer data storage importers exporters pages native generation server evaluation inspection "
-            "corpus_report training planning reports jobs"
+            "edges errors shell optional_packages units bounded_reading settings cores config run_options device "
+            "threads model tokenizer data storage pretrained generation evaluation training runs"
         ),
         "__main__": "cli",
+    }.items()
+}
+# An edge may import every room of the spine, and these edges.
+EDGES: Mapping[str, set[str]] = {
+    room: set(allowed.split())
+    for room, allowed in {
+        "native": "",
+        "cuda": "",
+        "pages": "",
+        "foundations": "",
+        "documents": "",
+        "foreign_tokenizers": "",
+        "chat_logs": "",
+        "loggers": "",
+        "tricks": "native",
+        "large_corpora": "documents",
+        "importers": "",
+        "memorization": "",
+        "benchmarks": "large_corpora",
+        "lora": "importers",
+        "distillation": "",
+        "autoplan": "memorization distillation native lora",
+        "distributed": "distillation lora",
+        "interactive": "chat_logs",
+        "corpus_report": "memorization chat_logs autoplan",
+        "inspection": "pages",
+        "reports": "autoplan inspection pages memorization",
+        "exporters": "native lora foreign_tokenizers chat_logs pages importers",
+        "server": "native reports foreign_tokenizers chat_logs pages inspection",
     }.items()
 }
 STDLIB_ONLY = {
@@ -75,6 +91,14 @@ STDLIB_ONLY = {
     "minigpt.config",
     "minigpt.run_options",
 }
+AT_THE_TERMINAL = (
+    "minigpt.corpus_report.command", "minigpt.corpus_report.drawing", "minigpt.distributed.joined_world",
+    "minigpt.distributed.launch", "minigpt.exporters.command", "minigpt.inspection.command",
+    "minigpt.inspection.explained_output", "minigpt.inspection.token_colors", "minigpt.inspection.token_table",
+    "minigpt.interactive.chat", "minigpt.interactive.play", "minigpt.interactive.session", "minigpt.lora.command",
+    "minigpt.memorization.command", "minigpt.memorization.drawing", "minigpt.reports.command", "minigpt.server.command",
+)  # fmt: skip
+LARGEST_SPINE, LARGEST_PACKAGE, LARGEST_TRAINING = 13_000, 38_000, 2_000  # lines of Python
 TERMINAL = {"typer", "click", "rich"}
 HEAVY = {"torch", "numpy", "tiktoken", "tokenizers", "safetensors", "huggingface_hub", "transformers", "matplotlib"}
 
@@ -137,20 +161,46 @@ def terminal_calls(source: str) -> list[str]:
     return found
 
 
-def test_every_module_stands_in_a_room_of_the_table() -> None:
-    assert {room_of(name) for name in SOURCES} - {"minigpt"} == set(MAY_IMPORT)
-
-
-def test_imports_point_down_the_table() -> None:
-    """The front door's lazy names lead into every room, by design."""
-    wrong = [
+def wrong_imports(rooms: Mapping[str, set[str]]) -> list[str]:
+    """The imports of modules in these rooms that no row of the tables allows."""
+    return [
         f"{name} imports {to}"
         for name in SOURCES
-        if (room := room_of(name)) != "minigpt"
+        if (room := room_of(name)) in rooms
         for to in imports_of(name)
-        if to.split(".")[0] == "minigpt" and room_of(to) not in {room} | MAY_IMPORT[room]
+        if to.split(".")[0] == "minigpt" and room_of(to) not in {room} | rooms[room]
     ]
-    assert wrong == []
+
+
+def test_every_module_stands_in_a_room_of_the_tables() -> None:
+    assert {room_of(name) for name in SOURCES} - {"minigpt"} == SPINE.keys() | EDGES.keys()
+    assert [edge.package for edge in edges.EDGES] == sorted(
+        (f"minigpt.{room}" for room in EDGES), key=[edge.package for edge in edges.EDGES].index
+    )
+
+
+def test_the_spine_imports_no_edge_and_its_imports_point_down_the_table() -> None:
+    """The front door's lazy names lead into every room, by design."""
+    assert wrong_imports(SPINE) == []
+
+
+def test_an_edge_imports_the_spine_and_no_edges_but_those_of_its_row() -> None:
+    assert wrong_imports({room: allowed | SPINE.keys() | {"minigpt"} for room, allowed in EDGES.items()}) == []
+
+
+def test_edges_do_not_need_one_another_in_a_circle() -> None:
+    TopologicalSorter(EDGES).prepare()
+
+
+def test_what_the_edges_provide_is_there() -> None:
+    """A seam's name is used by the spine, and what it names exists."""
+    spine = "\n".join(source for name, source in SOURCES.items() if room_of(name) in SPINE)
+    for edge in edges.EDGES:
+        for seam, target in edge.provides.items():
+            assert f'provided("{seam}")' in spine, f"{edge.name} provides {seam}, which nothing asks for"
+            assert edges.load(target) is not None
+        for target in edge.commands.values():
+            assert callable(edges.load(target))
 
 
 def test_no_modules_import_one_another_in_a_circle() -> None:
@@ -163,7 +213,8 @@ def test_settings_and_errors_need_the_standard_library_only() -> None:
 
 
 def test_only_the_command_line_draws_on_the_terminal() -> None:
-    library = {name for name in SOURCES if room_of(name) != "cli"}
+    """It is in `cli/` and in the modules of edges that are named for it."""
+    library = {name for name in SOURCES if room_of(name) != "cli" and name not in AT_THE_TERMINAL}
     assert outside_imports(library, TERMINAL) == []
     assert {name: calls for name in library if (calls := terminal_calls(SOURCES[name]))} == {}
 
@@ -176,3 +227,13 @@ def test_the_picture_of_the_rooms_is_up_to_date() -> None:
 def test_every_error_is_made_where_it_is_raised() -> None:
     """One that is raised again keeps the frames of every time, and what is in them."""
     assert [name for name, source in SOURCES.items() if re.search(r"raise _?[A-Z][A-Z_]+\b(?!\()", source)] == []
+
+
+def test_the_sizes_stay_within_their_bounds() -> None:
+    """A larger part of the program asks for a decision: what can go, or a new bound here."""
+    rooms = load_script("docs/rooms.py")
+    sizes = rooms.sizes()
+    assert sum(lines for room, lines in sizes.items() if room in SPINE) <= LARGEST_SPINE
+    assert sum(sizes.values()) <= LARGEST_PACKAGE
+    assert sizes["training"] <= LARGEST_TRAINING
+    assert rooms.long_functions() == []

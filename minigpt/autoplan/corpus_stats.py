@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
-from minigpt.autoplan.baselines import Baseline
 from minigpt.data.corpus import Corpus
+from minigpt.storage.run_record import BaselineRecord
 
 _ENTROPY = "5-gram"  # the baseline that says how hard a text is to predict
 _MOST_TOKENS = 2**21  # of a text whose new words are measured, which takes about 0.4 s for each million
@@ -32,7 +32,7 @@ class CorpusStats:
     new_words: float | None = None
 
     @classmethod
-    def of(cls, corpus: Corpus, baselines: Iterable[Baseline]) -> "CorpusStats":
+    def of(cls, corpus: Corpus, baselines: Iterable[BaselineRecord]) -> "CorpusStats":
         entropy = next((each.bits_per_byte for each in baselines if each.name == _ENTROPY), None)
         tokenizer = corpus.tokenizer
         return cls(len(corpus.train), corpus.train_bytes, tokenizer.vocab_size, entropy, bool(tokenizer.merges))

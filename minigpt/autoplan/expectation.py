@@ -17,10 +17,10 @@ constants and the spread for the experiments in scaling.jsonl.
 """
 
 import math
-from dataclasses import dataclass
 
 from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.config import GPTConfig
+from minigpt.runs.events import ExpectedRange
 
 FLOOR, WIDTH, ALPHA, DATA, BETA = 0.8573, 0.0272, 0.55, 0.2454, 0.55
 VOCABULARY, REPEATS = 0.0158, 3.0
@@ -52,21 +52,6 @@ def relative_loss(model: GPTConfig, seen: float, n_bytes: int) -> float:
     inner = model.n_inner_parameters / 1e6
     data = effective_bytes(max(seen, 1.0), max(n_bytes, 1), REPEATS) / 1e6
     return FLOOR + WIDTH * inner**-ALPHA + DATA * data**-BETA - VOCABULARY * math.log2(model.vocab_size)
-
-
-@dataclass(frozen=True)
-class ExpectedRange:
-    """The range in which the bits per byte of four of five runs end."""
-
-    low: float
-    high: float
-
-    def times(self, factor: float) -> "ExpectedRange":
-        """The range of runs that end at `factor` times the bits per byte."""
-        return ExpectedRange(factor * self.low, factor * self.high)
-
-    def __str__(self) -> str:
-        return f"{self.low:.2f}–{self.high:.2f}"
 
 
 def expected_range(

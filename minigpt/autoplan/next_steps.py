@@ -11,10 +11,12 @@ import numpy as np
 from minigpt.autoplan.baselines import recorded_baselines
 from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.autoplan.defaults import usual_learning_rate
-from minigpt.autoplan.expectation import ExpectedRange, continued_range
+from minigpt.autoplan.expectation import continued_range
 from minigpt.autoplan.plan_settings import LEARNING
+from minigpt.cli.render.annotations import NextStep
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.source_files import path_from_here
+from minigpt.runs.events import ExpectedRange
 from minigpt.runs.find_run import LENGTH
 from minigpt.runs.job import Job
 from minigpt.runs.resume import last_state
@@ -58,14 +60,6 @@ class Trend:
     since: int
     before: float
     now: float
-
-
-@dataclass(frozen=True)
-class NextStep:
-    """A sentence and the commands that it proposes: the arguments of `minigpt`, without --checkpoints."""
-
-    text: str
-    commands: tuple[tuple[str, ...], ...] = ()
 
 
 def next_steps(job: Job) -> list[NextStep]:

@@ -21,7 +21,6 @@ from minigpt.errors import ConfigError, MinigptError
 from minigpt.lora.fine_tuning import check_fine_tuning
 from minigpt.run_options import RunOptions
 
-FINE_TUNED = "fine-tuned"  # instead of a preset's name, if the model to fine-tune gives the shape
 DEFAULT_MINUTES = 5.0
 _MEASURING = 0.1  # the most that measuring takes of a budget in minutes, as a fraction
 _MAX_PARAMETERS = 2  # in the blocks, per byte of text
@@ -98,28 +97,14 @@ def plan_settings(
         processes=processes,
     )  # the same run with other options  # fmt: skip
     notes: list[str] = []
-    model = (base or preset_config(preset).replace(vocab_size=stats.vocab_size)).replace(**options.shape)
-    context = _context(model, stats.n_tokens, options, notes, fine_tuning=base is not None)
-    if base is None:
-        model = model.replace(n_positions=context)
-    model.check_positions()
-    if options.training.bpe_dropout and not stats.has_merges:
-        raise ConfigError(
-            f"bpe_dropout ({options.training.bpe_dropout:g}) needs a tokenizer that merges bytes, bpe:N or gpt2, "
-            "and this one does not; give 0"
-        )
-    check_fine_tuning(model, options.training)
+    model, context = _shape(stats, options, preset, base, notes)
     chosen = optimization_settings(options, model, context, stats, device_type, processes, fine_tuning=base is not None)
     if not {"steps", "epochs", "minutes"} & options.given:
         chosen |= {"steps": 300} if stats.n_tokens < _TINY else {"minutes": DEFAULT_MINUTES}
     config = options.training.replace(context_length=context, **chosen)
     may_shorten = base is None and "context_length" not in options.given and context > _SHORT_CONTEXT
     _check_batch(config, options, stats, _SHORT_CONTEXT if may_shorten else context, processes)
-    if config.distill == "on" and base is not None:
-        raise ConfigError(
-            f"distill (on) cannot be combined with --from ({options.base}): only a new model learns from a teacher; "
-            "omit one of them"
-        )
+    _check_teachable(config, options, base)
     distills = config.distill == "on"
     try:
         config, memory = fit_memory(
@@ -166,9 +151,44 @@ def plan_settings(
         raise ConfigError(
             f"distill_weight ({config.distill_weight:g}) needs a teacher, and none is trained here; give --distill on"
         )
+    return _against_overfitting(planned, options, stats, seen, plan_with, fine_tuning=base is not None)
+
+
+def _shape(
+    stats: CorpusStats, options: RunOptions, preset: str, base: GPTConfig | None, notes: list[str]
+) -> tuple[GPTConfig, int]:
+    """The model, of the preset or of the model to fine-tune, and the context length.
+
+    Raises: ConfigError for options that do not fit them.
+    """
+    model = (base or preset_config(preset).replace(vocab_size=stats.vocab_size)).replace(**options.shape)
+    context = _context(model, stats.n_tokens, options, notes, fine_tuning=base is not None)
+    if base is None:
+        model = model.replace(n_positions=context)
+    model.check_positions()
+    if options.training.bpe_dropout and not stats.has_merges:
+        raise ConfigError(
+            f"bpe_dropout ({options.training.bpe_dropout:g}) needs a tokenizer that merges bytes, bpe:N or gpt2, "
+            "and this one does not; give 0"
+        )
+    check_fine_tuning(model, options.training)
+    return model, context
+
+
+def _against_overfitting(
+    planned: PlannedSettings,
+    options: RunOptions,
+    stats: CorpusStats,
+    seen: float,
+    plan_with: Callable[[RunOptions], PlannedSettings],
+    *,
+    fine_tuning: bool,
+) -> PlannedSettings:
+    """The plan with the evaluations and, of a new model, the regularization for training on `seen` tokens."""
+    model, config = planned.model, planned.training
     if "eval_tokens" not in options.given:
         config = config.replace(eval_tokens=eval_tokens(seen, model, config))
-    if base is not None:
+    if fine_tuning:
         return replace(planned, training=config)
     model, config = against_overfitting(model, config, options, stats, seen)
     if model.dropout != planned.model.dropout:  # dropout keeps more activations in memory
@@ -176,6 +196,14 @@ def plan_settings(
         with_dropout = replace(options, shape=shape, given=options.given | {"dropout"})
         return replace(plan_with(with_dropout), is_usual=planned.is_usual)
     return replace(planned, model=model, training=config)
+
+
+def _check_teachable(config: TrainConfig, options: RunOptions, base: GPTConfig | None) -> None:
+    if config.distill == "on" and base is not None:
+        raise ConfigError(
+            f"distill (on) cannot be combined with --from ({options.base}): only a new model learns from a teacher; "
+            "omit one of them"
+        )
 
 
 def _check_batch(config: TrainConfig, options: RunOptions, stats: CorpusStats, context: int, processes: int) -> None:

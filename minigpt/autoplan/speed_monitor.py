@@ -1,9 +1,12 @@
 """Compares the speed of a run with the one that its plan measured, and says once what to expect if it differs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from minigpt.autoplan.measured_plan import MeasuredPlan
 from minigpt.autoplan.planned_settings import PlannedSettings
-from minigpt.runs.events import SpeedChange
+from minigpt.runs.events import Event, SpeedChange, Started
+from minigpt.runs.job import Job
+from minigpt.runs.sinks import Sink, SinkSettings
 from minigpt.threads import TOLERANCE, OtherPrograms
 from minigpt.training.events import Step
 
@@ -62,3 +65,24 @@ class SpeedMonitor:
             seconds_left=max(0.0, now.steps - step.step) * per_step,
             expected=now.expected,
         )
+
+
+class SpeedSink(Sink):
+    """Adds the change of speed of a planned run to its events. The steps of a teacher are not observed."""
+
+    def __init__(self, settings: PlannedSettings) -> None:
+        self._settings = settings
+        self._monitor: SpeedMonitor | None = None
+
+    def receive(self, event: Event) -> Iterable[Event]:
+        if isinstance(event, Started):
+            self._monitor = None if event.is_teacher else SpeedMonitor(self._settings)
+        elif isinstance(event, Step) and self._monitor is not None:
+            change = self._monitor.observe(event)
+            return () if change is None else (change,)
+        return ()
+
+
+def speed_sink(job: Job, settings: SinkSettings) -> SpeedSink | None:  # noqa: ARG001
+    """The sink that compares the speed of a job with that of its plan, if it has one."""
+    return SpeedSink(job.plan.settings) if isinstance(job.plan, MeasuredPlan) else None

@@ -15,8 +15,9 @@ No line of a message can begin like that, and nothing else of the text changes.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
+from minigpt.data.records import Speakers
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 Role = Literal["system", "user", "assistant"]
@@ -125,22 +126,12 @@ def speaker_number(role: str) -> int:
     return names.index(role) + 1
 
 
-class Speakers(NamedTuple):
-    """Who speaks in a part of a transcript: from byte `offsets[i]` on it is the speaker `numbers[i]`.
-
-    The first offset is 0. A turn begins after its "Assistant:". It ends with the first byte after its last newline,
-    since only that byte decides that the turn has ended: it begins the next speaker's name, or an end-of-text. The
-    rest of the name is nobody's.
-    """
-
-    offsets: list[int]
-    numbers: list[int]
-
-
-class SpeakerTracker:
+class TranscriptTracker:
     """Finds out who speaks in a transcript that is read in order, part by part.
 
-    A part must not end within a name or an end-of-text, nor between a newline and a name.
+    A turn begins after its "Assistant:". It ends with the first byte after its last newline, since only that byte
+    decides that the turn has ended: it begins the next speaker's name, or an end-of-text. The rest of the name is
+    nobody's. A part must not end within a name or an end-of-text, nor between a newline and a name.
     """
 
     def __init__(self) -> None:

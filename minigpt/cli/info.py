@@ -52,8 +52,8 @@ def info(
     - `minigpt info letters --verify`
     """
     from minigpt.cli.render.console import console, facts, model_facts
-    from minigpt.lora.adapter import is_adapter
     from minigpt.pretrained.open_model import describe_model, find_model
+    from minigpt.storage.adapters import adapter_format, is_adapter
     from minigpt.storage.checkpoint import TRAINING, WEIGHTS
     from minigpt.storage.names import ADAPTER_WEIGHTS
 
@@ -69,16 +69,15 @@ def info(
     if as_json:
         record = {"directory": str(directory), "config": config.to_dict(), "parameters": config.n_parameters}
         record |= {"tokenizer": tokenizer.name, "weights_bytes": weights, "training": training or None}
-        record |= {"adapter": _adapter(directory)} if adapted else {}
+        record |= {"adapter": adapter_format().facts(directory)[0]} if adapted else {}
         record |= {"verified": verified} if verify else {}
         write(json.dumps(record))
         return
     out = console(stderr=False)
     rows = model_facts(config, tokenizer, weights)
     if adapted:
-        adapter = _adapter(directory)
-        base, rank, alpha = adapter["base"], adapter["rank"], adapter["alpha"]
-        rows = {"adapter": f"LoRA of rank {rank}, alpha {alpha:g}, of {_short_path(base or 'an unnamed model')}"} | rows
+        adapter, kind = adapter_format().facts(directory)
+        rows = {"adapter": f"{kind}, of {_short_path(adapter['base'] or 'an unnamed model')}"} | rows
         if adapter["replaced"]:
             rows["adapter"] += f"; it replaces the base's {', '.join(some_of(adapter['replaced']))}"
         rows["parameters"] += f" with the base model, {adapter['parameters']:,} of them the adapter's"
@@ -111,22 +110,6 @@ def _verified(path: Path) -> dict[str, int]:
             with TensorFile(file) as tensors:
                 found[str(file.relative_to(path)) if path.is_dir() else file.name] = tensors.verify()
     return found
-
-
-def _adapter(directory: Path) -> dict[str, Any]:
-    from minigpt.lora.peft import read_adapter
-
-    adapter = read_adapter(directory)
-    layers = adapter.layers.values()
-    return {
-        "base": adapter.base,
-        "rank": max(layer.rank for layer in layers),
-        "alpha": max(layer.alpha for layer in layers),
-        "layers": len(layers),
-        "parameters": sum(layer.a.numel() + layer.b.numel() for layer in layers)
-        + sum(tensor.numel() for tensor in adapter.replaced.values()),
-        "replaced": sorted(adapter.replaced),
-    }
 
 
 def _record(path: Path) -> "tuple[dict[str, Any], RunRecord | None]":

@@ -1,7 +1,7 @@
 """`minigpt train`: trains a model on a text."""
 
 import signal
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,13 +10,11 @@ import typer
 from minigpt.cli.options import CheckpointsOption, complete_from, names_of, run_option, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import exiting_on_stops, ignoring_sigusr1, signals_as_requests
-from minigpt.cli.train_end import discard_run, print_how_to_resume, print_next_steps, print_result
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
-from minigpt.distributed.joined_world import joined_world, share_job, train_with_main, was_restarted
-from minigpt.distributed.launch import check_count
-from minigpt.errors import CheckpointError, ConfigError, RunFinishedError, TrainingError
-from minigpt.reports import REPORT
+from minigpt.edges import provided
+from minigpt.errors import ConfigError, RunFinishedError
 from minigpt.run_options import RunOptions
+from minigpt.runs.sinks import sink_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +35,7 @@ _CHOSEN = (  # for the text or the machine, if they are not given
     (TrainConfig, names_of(TrainConfig)),
     (ReadingConfig, names_of(ReadingConfig)),
     chosen=_CHOSEN,
+    sinks=sink_settings(),
 )
 def train(
     given: dict[str, Any],
@@ -74,18 +73,8 @@ def train(
     prepare_only: Annotated[
         bool, typer.Option("--prepare", help="tokenize the text into the cache, on all cores, and stop")
     ] = False,
-    log: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="also log to tensorboard or wandb; repeatable", autocompletion=complete_from("tensorboard", "wandb")
-        ),
-    ] = None,
-    no_report: Annotated[
-        bool, typer.Option("--no-report", help=f"do not write {REPORT} into the run's folder")
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help=f"open {REPORT} in a browser; it reloads itself while the run trains")
-    ] = False,
+    *,
+    sinks: dict[str, Any],
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:
     """Train a GPT on your text. Settings that you do not give are chosen for your text and machine, and printed.
@@ -98,8 +87,7 @@ def train(
     - `minigpt train corpus.txt --watch`
     - `minigpt train corpus.txt --resume`
     """
-    from minigpt.loggers.loggers import check_loggers  # fast, but --help does not need them
-    from minigpt.runs.request import Request
+    from minigpt.runs.request import Request  # fast, but --help does not need it
 
     request = Request(  # before anything slow is imported
         sources=tuple(sources or ()),
@@ -108,44 +96,13 @@ def train(
         options=RunOptions.of({**given, "preset": preset, "tokenizer": tokenizer, "from": base}),
         allow_change=allow_change,
     )
-    check_loggers(log or [])
-    if watch and no_report:
-        raise ConfigError(f"--watch shows {REPORT}, so it cannot be combined with --no-report; omit one of them")
+    sink_settings()(**sinks)
     if prepare_only:
         _prepare(request, alone=not (plan or resume))
-        return
-    if plan:
+    elif plan:
         _plan(request, resume=resume)
-        return
-    with ignoring_sigusr1(), joined_world(request, resume=resume) as world, ExitStack() as stack:
-        if not world.is_main:
-            train_with_main(world)
-            return
-        from minigpt.cli.render.console import console
-        from minigpt.cli.render.preparation import PreparationDisplay
-        from minigpt.runs.start_run import prepare
-
-        if world.size == 1:
-            stack.enter_context(exiting_on_stops())
-        out = console()
-        try:
-            with PreparationDisplay(out) as display:
-                job = display.follow(
-                    prepare(
-                        request,
-                        resume=resume,
-                        restarted=not resume and was_restarted(world),
-                        processes=world.size,
-                        local_processes=world.local_size,
-                        progress=display.progress,
-                    )
-                )
-        except RunFinishedError as finished:  # success, so that `until minigpt train --resume; do :; done` ends
-            note(str(finished))
-            share_job(world, None)
-            return
-        share_job(world, job)
-        _train(job, checkpoints, out, world, log or [], watch=watch, report=not no_report)
+    else:
+        _train(request, sinks, resume=resume)
 
 
 def _prepare(request: "Request", *, alone: bool) -> None:
@@ -178,11 +135,11 @@ def _plan(request: "Request", *, resume: bool) -> None:
             "--plan cannot be combined with --resume: a resumed run keeps its plan; omit --resume for a new plan, or "
             "--plan to continue"
         )
-    processes = request.options.training.devices or 1
-    check_count(processes, request.options.training.device)
-    from minigpt.autoplan.plan_run import plan_run
+    request.options.training.check_devices()
+    processes = request.options.training.n_processes or 1
     from minigpt.cli.render.console import console
     from minigpt.cli.render.preparation import PreparationDisplay
+    from minigpt.runs.start_run import plan_run
     from minigpt.threads import respect_cpu_quota, sharing_cores
 
     respect_cpu_quota()
@@ -191,77 +148,57 @@ def _plan(request: "Request", *, resume: bool) -> None:
         display.follow(plan_run(request, processes, processes, display.progress))
 
 
-def _train(
-    job: "Job", checkpoints: Path, out: "Console", world: "World", loggers: list[str], *, watch: bool, report: bool
-) -> None:
+def _train(request: "Request", sinks: dict[str, Any], *, resume: bool) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
-    from minigpt.cli.render.training_display import TrainingDisplay
-    from minigpt.loggers.loggers import open_loggers
-    from minigpt.reports.run_pages import keep_report, write_pages
-    from minigpt.runs.events import SpeedChange, Started, TeacherTrained
-    from minigpt.runs.train_job import train_job
-    from minigpt.storage.run import Run
-    from minigpt.training.clock import Control
-    from minigpt.training.events import Finished
+    with ignoring_sigusr1(), _joined_world(request, resume=resume) as world:
+        from minigpt.cli.render.console import console
+        from minigpt.cli.render.run_display import RunDisplay
+        from minigpt.cli.train_end import print_how_to_resume, print_next_steps
+        from minigpt.runs.run_job import run_job
+        from minigpt.runs.sinks import sinks_of
+        from minigpt.training.clock import Control
+        from minigpt.training.events import Notice
 
-    control, finished = Control(), None
-    late_error: CheckpointError | TrainingError | None = None
-    display: TrainingDisplay | None = None
-    with ExitStack() as stack:
-        shown = stack.enter_context(ExitStack())
-        signals = stack.enter_context(signals_as_requests(control, lambda: display.stop() if display else None))
-        logged = stack.enter_context(ExitStack())
-        try:
-            training = train_job(job, control=control, world=world)
-            if report:
-                training = keep_report(training, job.run, opened=_open_page if watch else None)
-            stack.enter_context(closing(training))  # an error here must not keep the run locked
-            for event in training:
-                if isinstance(event, Started):
-                    run = Run.open(event.directory) if event.is_teacher else job.run
-                    title = job.run.directory.name + ("-teacher" if event.is_teacher else "")
-                    logged.close()  # a distilled run starts twice
-                    required = display is None  # nothing is trained yet
-                    try:
-                        log_event = logged.enter_context(open_loggers(loggers, run, note, title, required=required))
-                    except ConfigError:
-                        if not job.resume:
-                            discard_run(job.run)
-                        raise
-                    shown.close()
-                    display = shown.enter_context(TrainingDisplay(event, out))
-                    done = event.step  # the resumed run writes the later lines again
-                    if run.record.measured_since == done:
-                        done -= 1  # and the evaluation at this step, which measured something else
-                    earlier = (line for line in run.read_log() if line["step"] <= done)
-                    display.read_log(run.record.comparable_evaluations(earlier))
-                    continue
-                assert display is not None
-                display.show(event)
-                if not isinstance(event, SpeedChange):
-                    log_event(event.finished if isinstance(event, TeacherTrained) else event)
-                finished = event if isinstance(event, Finished) else None
-        except (CheckpointError, TrainingError) as error:  # the end could not be saved, or the run has diverged
-            if finished is None:
-                raise
-            late_error = error
-    assert display is not None
-    if finished is None:
-        print_how_to_resume(job, checkpoints)
-        raise typer.Exit(128 + (signals[0] if signals else signal.SIGTERM))  # another process was asked to stop
+        out, control = console(), Control()
+        with exiting_on_stops() if world.size == 1 else nullcontext():
+            job = _prepared_job(request, out, world, resume=resume)
+            world.share(job)
+            if job is None:
+                return
+            display = RunDisplay(job, out, world.size)
+            with (
+                signals_as_requests(control, display.stop) as signals,
+                closing(run_job(job, [display, *sinks_of(job, **sinks)], control=control, world=world)) as events,
+            ):
+                for event in events:
+                    if display.finished is not None and isinstance(event, Notice):
+                        note(event.text)
+            if display.finished is None:
+                print_how_to_resume(job, request.checkpoints)
+                # Without a signal, another process was asked to stop.
+                raise typer.Exit(128 + (signals[0] if signals else signal.SIGTERM))
+            print_next_steps(job, request.checkpoints, display.annotations)
+
+
+def _joined_world(request: "Request", *, resume: bool) -> "AbstractContextManager[World]":
+    """The processes that train together: those that an edge starts and joins, else this one."""
+    for join in provided("world"):
+        return join(request, resume=resume)
+    from minigpt.threads import respect_cpu_quota
+    from minigpt.training.world import World
+
+    respect_cpu_quota()
+    return nullcontext(World())
+
+
+def _prepared_job(request: "Request", out: "Console", world: "World", *, resume: bool) -> "Job | None":
+    """The job, ready to train; None if the run to resume is finished."""
+    from minigpt.cli.render.preparation import PreparationDisplay
+    from minigpt.runs.start_run import prepare
+
     try:
-        print_result(job, finished, display, world.size)
-    finally:  # even if standard output is closed
-        for text in write_pages(job.run, report=report):
-            note(text)
-        if late_error is not None:
-            raise late_error
-    print_next_steps(job, checkpoints)
-
-
-def _open_page(path: Path) -> None:
-    """Says where a page is, and opens it in a browser if this machine has one."""
-    import webbrowser
-
-    note(f"watch it: {path}")
-    webbrowser.open(path.resolve().as_uri())
+        with PreparationDisplay(out) as display:
+            return display.follow(prepare(request, resume=resume, world=world, progress=display.progress))
+    except RunFinishedError as finished:  # success, so that `until minigpt train --resume; do :; done` ends
+        note(str(finished))
+        return None

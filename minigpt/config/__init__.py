@@ -3,17 +3,19 @@
 from typing import TYPE_CHECKING
 
 from minigpt.config.gpt_config import PRESETS, GPTConfig, preset_config
-from minigpt.config.reading_config import ReadingConfig
+from minigpt.config.reading_settings import ReadingSettings
 from minigpt.config.sampling_config import SamplingConfig, parse_logit_bias
 from minigpt.config.train_settings import TrainSettings, scored_text_of
 
 if TYPE_CHECKING:
+    from minigpt.config.reading_config import ReadingConfig
     from minigpt.config.train_config import TrainConfig
 
 __all__ = [
     "PRESETS",
     "GPTConfig",
     "ReadingConfig",
+    "ReadingSettings",
     "SamplingConfig",
     "TrainConfig",
     "TrainSettings",
@@ -24,7 +26,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Made when it is first used, since the settings of the edges, which it combines, import this package.
+    # Made when they are first used, since the settings of the edges, which they combine, import this package.
+    if name == "ReadingConfig":
+        from minigpt.config import reading_config
+
+        return reading_config.ReadingConfig
     if name == "TrainConfig":
         from minigpt.config import train_config
 

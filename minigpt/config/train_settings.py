@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from minigpt.config.gpt_config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from minigpt.model.gpt import GPT
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 _COMPILED_MINUTES, _COMPILED_STEPS = 3, 1000  # a shorter run gains less from torch.compile than the minute it takes
 
@@ -67,6 +71,7 @@ class TrainSettings(Settings):
         50_000,
         "validation tokens per evaluation; the last one uses all, or as many as fit into a tenth of --minutes",
         min=1,
+        on_resume="allowed",
     )
     sample_every: int | None = _saving(None, "steps between samples; 0: none [default: at most 5 samples]", min=0)
     sample_prompt: str = _saving(
@@ -75,7 +80,7 @@ class TrainSettings(Settings):
     save_every: int | None = _saving(None, "steps between checkpoints [default: one at every evaluation]", min=1)
     save_minutes: float = _saving(5.0, "maximum minutes between checkpoints", above=0)
     patience: int | None = _saving(None, "evaluations without improvement before early stopping; 0: never", min=0)
-    seed: int = _machine(1337, "random seed of everything random in the run", min=0, max=2**63 - 1)
+    seed: int = _machine(1337, "random seed of everything random in the run", min=0, max=2**63 - 1, on_resume="allowed")
     checkpoint_activations: Literal["auto", "on", "off"] = _machine(
         "auto", "recompute activations in the backward pass to save memory; auto: if memory is short"
     )
@@ -84,6 +89,7 @@ class TrainSettings(Settings):
         "auto",
         "dtype of matrix products; weights stay float32; auto on a CPU: bfloat16 if minigpt train "
         "measures it to be faster",
+        on_resume="allowed",
     )
     compile: Literal["auto", "on", "off"] = _machine(
         "auto",
@@ -109,6 +115,50 @@ class TrainSettings(Settings):
                 f"batch_size ({given['batch_size']}) cannot be combined with batch_tokens ({given['batch_tokens']}); "
                 "give one of the two"
             )
+
+    def check_model(self, model: "GPT") -> None:
+        """Checks that `train()` can train this model with these settings.
+
+        Raises: ConfigError.
+        """
+
+    def check_tokenizer(self, tokenizer: "Tokenizer") -> None:
+        """Checks that a text of this tokenizer can be trained on with these settings.
+
+        Raises: TokenizerError.
+        """
+
+    @property
+    def loss_on(self) -> str:
+        """The role whose turns of a conversation the losses are measured on; `all` for all of a text."""
+        return "all"
+
+    @property
+    def n_processes(self) -> int | None:
+        """The number of processes on this machine that train together; None if it was not chosen."""
+        return None
+
+    def check_processes(self, processes: int) -> None:
+        """Raises ConfigError if so many processes cannot train together with these settings."""
+
+    def check_devices(self) -> None:
+        """Raises ConfigError or DeviceError if this machine cannot run that number of processes."""
+
+    def largest_dropout(self, model: GPTConfig) -> float:
+        """The largest dropout probability in a run of this model."""
+        return model.dropout
+
+    def decided(self) -> dict[str, Any]:
+        """The settings by name, with what training takes None for, as a resumed run compares them."""
+        return self.to_dict()
+
+    def check_base(self, base: str | None) -> None:
+        """Raises ConfigError if these settings need a model to fine-tune and `base` is None."""
+
+    @property
+    def maps_base(self) -> bool:
+        """Whether the weights of a model to fine-tune stay on disk until they are read, once."""
+        return False
 
     @property
     def scored_text(self) -> str:

@@ -76,10 +76,9 @@ def corpus(
 
 def _tokenizers(text_bytes: int) -> list[str]:
     """The tokenizers to compare: bytes, characters, the BPE that training would choose, a larger one, and GPT-2's."""
-    from minigpt.autoplan.defaults import plan_tokenizer
-    from minigpt.tokenizer.bpe_training import requested_vocab_size
+    from minigpt.tokenizer.bpe_training import default_tokenizer, requested_vocab_size
 
-    size = requested_vocab_size(plan_tokenizer(text_bytes)) or (512 if text_bytes < 2**20 else 16_384)
+    size = requested_vocab_size(default_tokenizer(text_bytes)) or (512 if text_bytes < 2**20 else 16_384)
     return ["bytes", "chars", f"bpe:{size}", f"bpe:{_LARGER * size}", "gpt2"]
 
 

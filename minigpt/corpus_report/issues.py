@@ -95,7 +95,7 @@ def _matches(kind: IssueKind, text: str) -> Iterator[re.Match[str]]:
 
 def _advice_on_bytes(file: SourceFile, match: re.Match[str]) -> str:
     """What to do about the first bytes that are invalid in the file's encoding."""
-    if file.is_parquet:
+    if file.is_binary:
         return "correct them, or use --encoding-errors replace"
     if file.is_recoded:
         return ANOTHER_ENCODING

@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from minigpt.chat_logs.json_files import JsonForm, json_form, json_values
 from minigpt.chat_logs.transcript import unmarked
 from minigpt.data.encodings import MARK_BYTES
-from minigpt.data.records import JsonForm, json_form, json_values, read_parquet, read_record
+from minigpt.data.records import read_record, records_of
 from minigpt.data.source_files import ByteStream, SourceFile, open_source
 from minigpt.data.sources import BLOCK_SIZE, Scan
 
@@ -86,8 +87,9 @@ def find_passages(found: Scan, passages: Sequence[str]) -> dict[str, list[Locati
 def blocks(found: Scan) -> Iterator[TextBlock]:
     """The text of all files, unchanged, in blocks of whole lines."""
     for file in found.files:
-        if file.is_parquet:
-            rows = read_parquet(file.path, file.name, found.text_key, "surrogateescape")
+        if file.is_binary:
+            with_errors = replace(file, decoding=file.decoding._replace(errors="surrogateescape"))
+            rows = records_of(with_errors, found.text_key) or ()
             for number, record in enumerate(rows, 1):
                 yield TextBlock(file, unmarked(record.text), number, 0, is_record=True)
             continue

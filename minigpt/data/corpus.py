@@ -1,6 +1,5 @@
 """The corpus: a text as memory-mapped training and validation tokens, cached by its content."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,9 +12,7 @@ import torch
 from torch import Tensor
 
 from minigpt.bounded_reading import read_json_value
-from minigpt.chat_logs.transcript import CHAT_TEMPLATE, ROLES, UNLEARNED, speaker_number
 from minigpt.data import batches
-from minigpt.data.batches import UNSCORED
 from minigpt.data.corpus_cache import (
     FORMAT,
     ProgressCounter,
@@ -23,29 +20,23 @@ from minigpt.data.corpus_cache import (
     cache_root,
     map_speakers,
     map_tokens,
-    publish,
     resolve_tokenizer,
     write_corpus,
     writing_tokens,
 )
-from minigpt.data.joined import JoinedArrays
+from minigpt.data.records import conversations
 from minigpt.data.sources import Scan, scan
 from minigpt.data.split import Part, ValidationSplit
 from minigpt.data.token_writer import ByteProgress
+from minigpt.edges import provided
 from minigpt.errors import ConfigError, DataError
-from minigpt.large_corpora import mixture
-from minigpt.large_corpora.token_files import TokenArray, TokenFile, open_token_file, read_token_files
-from minigpt.seeds import mix_seed
 from minigpt.tokenizer.bpe_training import requested_vocab_size
 from minigpt.tokenizer.tokenizer import Tokenizer
-from minigpt.tricks.bpe_dropout import BPEDropout
-from minigpt.tricks.spelling import SpellingFeatures
 
 _PARTS: tuple[Part, ...] = get_args(Part)
 
 _COUNTED = 2**22  # tokens, to know how frequent each is
 _FEW_TOKENS = 2**28  # of a text from which single tokens are counted; of a longer one, blocks
-_SPARE = 8  # tokens read after a window for BPE-dropout, which may give fewer tokens
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,10 +45,10 @@ class Corpus:
 
     `train` and `validation` are memory-mapped arrays of ids, (N,) each; `validation` may be empty. If every document is
     a conversation, `train_speakers` and `validation_speakers` are the numbers of the tokens' speakers, (N,) uint8 each
-    (see `minigpt.chat_logs.transcript.Speakers`). Two corpora have the same `fingerprint` exactly if they have the same
+    (see `minigpt.data.records.Speakers`). Two corpora have the same `fingerprint` exactly if they have the same
     arrays. Byte counts are those of the text in UTF-8, about those of files of tokens. `damaged_cache` is the folder
     whose tokens were damaged, so that the text was tokenized again; None otherwise. In a mixture, `weights` are those
-    of the texts, whose training tokens are the arrays of `train`; else there are none.
+    of its texts. `has_text` unless the tokens were given as files of tokens.
     """
 
     path: Path
@@ -77,6 +68,7 @@ class Corpus:
     validation_speakers: npt.NDArray[np.uint8] | None = None
     damaged_cache: Path | None = None
     weights: tuple[float, ...] = ()
+    has_text: bool = True
 
     @classmethod
     def build(
@@ -105,12 +97,15 @@ class Corpus:
             requested_vocab_size(tokenizer)  # reports a wrong name before a long scan
         if not isinstance(sources, Scan):
             sources = scan(sources, text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)
-        return cls.mix(
-            [sources], (), tokenizer, cache=cache, validation_fraction=validation_fraction, progress=progress
+        if (logs := conversations()) is not None:
+            logs.check(sources, is_mixed=False)
+        (corpus,) = cls.build_each(
+            [sources], [1.0], tokenizer, cache=cache, validation_fraction=validation_fraction, progress=progress
         )
+        return corpus
 
     @classmethod
-    def mix(
+    def build_each(
         cls,
         texts: Sequence[Scan],
         weights: Sequence[float],
@@ -119,30 +114,22 @@ class Corpus:
         cache: str | Path | None = None,
         validation_fraction: float | None = None,
         progress: ByteProgress | None = None,
-    ) -> Self:
-        """Like `build`, of several texts: each training sequence comes from one of them by its weight.
-
-        Without weights there is one text. The validation part has tokens of each text in proportion to its weight.
-
-        Raises: as `build`; ConfigError for a weight that is too small.
-        """
-        for text in texts:
-            _check_unlearned(text, is_mixed=bool(weights))
+    ) -> list[Self]:
+        """Like `build`, of several texts with one tokenizer, which is trained on all of them by their weights."""
         splits = [ValidationSplit.plan(text, validation_fraction) for text in texts]
-        root = cache_root(cache)
+        root, logs = cache_root(cache), conversations()
         counter = ProgressCounter(progress, sum(text.text_bytes for text in texts))
+        built = []
         with writing_tokens(root):
             if isinstance(tokenizer, str):
                 pairs = list(zip(texts, splits, strict=True))
-                tokenizer = resolve_tokenizer(tokenizer, pairs, weights or [1.0], root, counter)
-            if any(text.n_conversations for text in texts):
-                tokenizer = tokenizer.with_chat_template(CHAT_TEMPLATE)
-            built = []
+                tokenizer = resolve_tokenizer(tokenizer, pairs, weights, root, counter)
+            if logs and any(text.n_conversations for text in texts):
+                tokenizer = tokenizer.with_chat_template(logs.chat_template)
             for text, split in zip(texts, splits, strict=True):
-                fingerprint = corpus_fingerprint([text], (), tokenizer, validation_fraction)
+                fingerprint = corpus_fingerprint(text, tokenizer, validation_fraction)
                 folder = root / "corpora" / fingerprint[:32]
-                damaged = None
-                corpus = cls._load_cached(folder)
+                damaged, corpus = None, cls.load_cached(folder)
                 if corpus is None:
                     damaged = folder if folder.exists() else None
                     write_corpus(folder, text, tokenizer, split, fingerprint, counter, cls.load)
@@ -153,92 +140,7 @@ class Corpus:
                 built.append(
                     replace(corpus, tokenizer=tokenizer, sources=names, skipped=text.skipped, damaged_cache=damaged)
                 )
-            if not weights:
-                return built[0]
-            fingerprint = corpus_fingerprint(texts, weights, tokenizer, validation_fraction)
-            return cls._mixed(root, fingerprint, built, tuple(weights))
-
-    @classmethod
-    def of_tokens(
-        cls,
-        texts: Sequence[Sequence[TokenFile]],
-        weights: Sequence[float],
-        tokenizer: Tokenizer,
-        characters: str | None = None,
-        *,
-        cache: str | Path | None = None,
-        validation_fraction: float | None = None,
-    ) -> Self:
-        """Like `mix`, of files of tokens, which are read where they are; the cache records their paths.
-
-        `characters` are those that the ids stand for, in the order of the ids, if they are not the tokenizer's ids.
-
-        Raises: as `read_token_files`; DataError for a cache that cannot be written.
-        """
-        root, built = cache_root(cache), []
-        with writing_tokens(root):
-            for files in texts:
-                record = {
-                    "format": FORMAT,
-                    "token_files": [str(file.path.absolute()) for file in files],
-                    "characters": characters,
-                    "validation_fraction": validation_fraction,
-                }
-                folder = root / "corpora" / cache_key(tokenizer.fingerprint, record)[:32]
-                corpus = cls._of_files(folder, files, tokenizer, record)
-                if cls._load_cached(folder) is None:
-                    with publish(folder, cls.load) as temporary:
-                        tokenizer.save(temporary)
-                        _write_record(temporary, record | {"fingerprint": corpus.fingerprint})
-                built.append(corpus)
-            if not weights:
-                return built[0]
-            fingerprint = cache_key("mix", [each.fingerprint for each in built], list(map(float, weights)))
-            return cls._mixed(root, fingerprint, built, tuple(weights))
-
-    @classmethod
-    def _of_files(cls, folder: Path, files: Sequence[TokenFile], tokenizer: Tokenizer, record: dict[str, Any]) -> Self:
-        """The corpus of the files of tokens in a record, which may have a fingerprint."""
-        fields, key = read_token_files(files, tokenizer, record["characters"], record["validation_fraction"])
-        fingerprint = cache_key("tokens", tokenizer.fingerprint, key)
-        if record.get("fingerprint", fingerprint) != fingerprint:
-            raise DataError(f"{files[0].name} or another file of tokens has changed since it was opened in {folder}")
-        return cls(path=folder, tokenizer=tokenizer, skipped=(), source_hash="", fingerprint=fingerprint, **fields)
-
-    @classmethod
-    def _mixed(cls, root: Path, fingerprint: str, built: Sequence[Self], weights: tuple[float, ...]) -> Self:
-        """The mixture of these corpora, recorded in the cache."""
-        names = [[each.path.name, weight] for each, weight in zip(built, weights, strict=True)]
-        folder = root / "corpora" / cache_key("mix", names)[:32]
-        if cls._load_cached(folder) is None:
-            with publish(folder, cls.load) as temporary:
-                _write_record(temporary, {"format": FORMAT, "fingerprint": fingerprint, "mix": names})
-        return cls._joined(folder, fingerprint, built, weights)
-
-    @classmethod
-    def _joined(cls, folder: Path, fingerprint: str, texts: Sequence[Self], weights: tuple[float, ...]) -> Self:
-        """The mixture of these corpora, which is recorded in a folder."""
-        mixture.shares(weights)
-        first = texts[0]
-        validation = mixture.held_out([each.validation for each in texts], weights, first.tokenizer.end_of_text)
-        return replace(
-            first,
-            path=folder,
-            train=cast(Any, JoinedArrays([each.train for each in texts])),
-            validation=validation,
-            train_bytes=sum(each.train_bytes for each in texts),
-            validation_bytes=int(first.tokenizer.token_lengths[validation].sum()),
-            n_documents=sum(each.n_documents for each in texts),
-            held_out="of each text, by its weight" if len(validation) else "nothing",
-            sources=tuple(name for each in texts for name in each.sources),
-            skipped=tuple(name for each in texts for name in each.skipped),
-            source_hash=cache_key(*(each.source_hash for each in texts)),
-            fingerprint=fingerprint,
-            train_speakers=None,
-            validation_speakers=None,
-            damaged_cache=next((each.damaged_cache for each in texts if each.damaged_cache), None),
-            weights=weights,
-        )
+        return built
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -251,7 +153,7 @@ class Corpus:
         return cls._open(Path(path), None)
 
     @classmethod
-    def _load_cached(cls, folder: Path) -> Self | None:
+    def load_cached(cls, folder: Path) -> Self | None:
         """The corpus in a folder of the cache; None if there is none, or it is damaged.
 
         An error ends here, with the files that its traceback keeps mapped: Windows does not replace such files.
@@ -268,15 +170,14 @@ class Corpus:
             record = read_json_value(folder / "corpus.json")
             if record.pop("format") != FORMAT:
                 raise ValueError("another format")
-            if "mix" in record:
-                texts = [cls.load(folder.parent / name) for name, _ in record["mix"]]
-                return cls._joined(folder, record["fingerprint"], texts, tuple(weight for _, weight in record["mix"]))
+            for reader in provided("token_reader"):
+                if (found := reader.open(folder, record)) is not None:
+                    return cast(Self, found)
             tokenizer = tokenizer or Tokenizer.load(folder)
-            if "token_files" in record:
-                files = [open_token_file(Path(path)) for path in record["token_files"]]
-                return cls._of_files(folder, files, tokenizer, record)
             hashes = record.pop("token_hashes")
             speaker_hashes = record.pop("speaker_hashes", None)  # only of conversations
+            if speaker_hashes is not None and conversations() is None:
+                raise DataError(f"{folder} has conversations; what reads them is not installed")
             counts = {part: record.pop(f"{part}_tokens") for part in _PARTS}
             speakers = {
                 part: None if speaker_hashes is None else map_speakers(folder, part, counts[part], speaker_hashes)
@@ -299,63 +200,47 @@ class Corpus:
             raise DataError(f"{folder} is not a complete corpus; build it again from its text") from error
 
     def batch(
+        self, step: int, size: int, length: int, seed: int, rows: range | None = None, loss_on: str = "all"
+    ) -> tuple[Tensor, Tensor]:
+        """One step's inputs and targets from the training part: (B, T) int64 each.
+
+        `loss_on` is the role whose turns are scored: all other targets are UNSCORED, and with `all` those of messages
+        with weight 0.
+        Raises: ConfigError for `loss_on` with a text that is not a chat log.
+        """
+        return batches.inputs_and_targets(*self.windows(step, size, length, seed, rows, loss_on=loss_on))
+
+    def windows(
         self,
         step: int,
         size: int,
         length: int,
         seed: int,
         rows: range | None = None,
-        noise: float = 0.0,
-        bpe_dropout: float = 0.0,
+        *,
+        lookahead: int = 1,
         loss_on: str = "all",
-    ) -> tuple[Tensor, Tensor]:
-        """One step's inputs and targets from the training part, cut by `minigpt.data.batches.windows`.
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+        """One step's windows of the training part, cut by `minigpt.data.batches.windows`, and which tokens are scored.
 
-        `bpe_dropout` is the probability to drop a merge; a window may then end before its last tokens, which other
-        epochs include. `noise` is the probability that an input token, but not its target, is replaced by a random one.
-        Both are pure functions of the seed, the step and the row. `loss_on` is the role whose turns are scored: all
-        other targets are UNSCORED, and with `all` those of messages with weight 0.
-        Shapes: (B, T) int64 each.
-        Raises: TokenizerError for `bpe_dropout` with a tokenizer without merges; ConfigError for `loss_on` with a text
-        that is not a chat log.
+        The second is None if all are.
+        Shapes: (B, T + lookahead) each.
+        Raises: ConfigError for `loss_on` with a text that is not a chat log.
         """
-        if bpe_dropout:
-            spare = _SPARE + length // 8  # it is rare that a pre-token has fewer tokens than before
-            whole = self._windows(self.train, step, size, length, seed, rows, lookahead=1 + spare)
-            first = np.uint64(mix_seed(seed, step))
-            seeds = first + np.array(batches.select_rows(size, rows), dtype=np.uint64)
-            sequences = self.bpe_dropout(whole, seeds, bpe_dropout, length + 1)
-        else:
-            spare = 0
-            whole = sequences = self._windows(self.train, step, size, length, seed, rows, lookahead=1)
-        inputs, targets = batches.inputs_and_targets(sequences)
-        if not self.scores_all(loss_on):
-            if self.train_speakers is None:
-                raise self._not_a_chat_log(loss_on)
-            speakers = self._windows(self.train_speakers, step, size, length, seed, rows, lookahead=1 + spare)
-            if bpe_dropout:
-                speakers = self.bpe_dropout.labels(whole, sequences, speakers)
-            others = torch.from_numpy(~_is_scored(speakers[:, 1:], loss_on))
-            targets = targets.masked_fill(others, UNSCORED)  # a copy: inputs and targets may share memory
-        if noise:
-            inputs = batches.add_noise(inputs, noise, self.tokenizer.vocab_size, step, size, seed, rows)
-        return inputs, targets
-
-    @property
-    def has_text(self) -> bool:
-        """Whether the tokens were made of a text here, and not given as files of tokens."""
-        array = self.train
-        while isinstance(array, JoinedArrays):
-            array = array.arrays[0]
-        return not isinstance(array, TokenArray)
+        tokens = self._windows(self.train, step, size, length, seed, rows, lookahead)
+        if self.scores_all(loss_on):
+            return tokens, None
+        if self.train_speakers is None:
+            raise self._not_a_chat_log(loss_on)
+        return tokens, _is_scored(
+            self._windows(self.train_speakers, step, size, length, seed, rows, lookahead), loss_on
+        )
 
     def _windows(
         self, tokens: npt.NDArray[Any], step: int, size: int, length: int, seed: int, rows: range | None, lookahead: int
     ) -> npt.NDArray[np.int64]:
-        if not self.weights:
-            return batches.windows(tokens, step, size, length, seed, rows, lookahead)
-        texts = cast(JoinedArrays, tokens).arrays
-        return mixture.windows(texts, self.weights, step, size, length, seed, rows, lookahead)
+        """`batches.windows` of the tokens of a part, or of their speakers."""
+        return batches.windows(tokens, step, size, length, seed, rows, lookahead)
 
     def token_counts(self, vocab_size: int) -> Tensor:
         """How often each of the first `vocab_size` ids is in `train`, (V,) int64; of a long text, in a part of it.
@@ -370,15 +255,6 @@ class Corpus:
             part = np.concatenate([self.train[start : start + size] for start in range(0, n - size, n // 256)])
         return torch.from_numpy(np.bincount(part, minlength=vocab_size))
 
-    def spelling_features(self, vocab_size: int) -> SpellingFeatures:
-        """What the spellings of the first `vocab_size` tokens have in common."""
-        return SpellingFeatures.of(self.tokenizer, vocab_size)
-
-    def check_bpe_dropout(self, probability: float) -> None:
-        """Raises: TokenizerError for a probability above 0 with a tokenizer without merges."""
-        if probability:
-            _ = self.bpe_dropout
-
     def check_loss_on(self, role: str) -> None:
         """Checks that the loss can be measured on this role's turns, or on `all`.
 
@@ -386,19 +262,10 @@ class Corpus:
         """
         if self.scores_all(role):
             return
-        if self.train_speakers is None:
+        logs = conversations()
+        if self.train_speakers is None or logs is None:
             raise self._not_a_chat_log(role)
-        if role == "all" and not any(_is_scored(self.train_speakers, each).any() for each in ROLES):
-            raise DataError("every message of this text has weight 0, so there is nothing to learn; remove some")
-        if not _is_scored(self.train_speakers, role).any():
-            found = [each for each in ROLES if _is_scored(self.train_speakers, each).any()]
-            but = " but in messages with weight 0" if (self.train_speakers == UNLEARNED).any() else ""
-            raise ConfigError(
-                f"loss_on ({role}) is not a role in this text{but}; give {', '.join(found)}{' or ' * bool(found)}all"
-            )
-        scored = self.scored(role)
-        if scored is not None and len(scored) > 1 and not scored[1:].any():
-            raise ConfigError(f"loss_on ({role}) has no turn in the held-out part; give a larger --validation-fraction")
+        logs.check_role(self, role)
 
     def scores_all(self, role: str) -> bool:
         """Whether the loss includes every token: with `all`, unless messages have weight 0."""
@@ -407,7 +274,7 @@ class Corpus:
     @cached_property
     def _has_unlearned(self) -> bool:
         parts = self.train_speakers, self.validation_speakers
-        return any(speakers is not None and bool((speakers == UNLEARNED).any()) for speakers in parts)
+        return any(speakers is not None and not _is_scored(speakers, "all").all() for speakers in parts)
 
     def _not_a_chat_log(self, role: str) -> ConfigError:
         if self.weights:
@@ -423,7 +290,7 @@ class Corpus:
         `most` tokens."""
         if self.validation_speakers is None:
             return ""
-        answers = np.flatnonzero(self.validation_speakers[: most + 1] == speaker_number("assistant"))
+        answers = np.flatnonzero(_is_scored(self.validation_speakers[: most + 1], "assistant"))
         return self.tokenizer.decode(self.validation[: answers[0]].tolist()) if len(answers) else ""
 
     def scored(self, role: str, part: Part = "validation") -> npt.NDArray[np.bool_] | None:
@@ -439,42 +306,18 @@ class Corpus:
         n_windows = batches.windows_per_epoch(len(scored), length)
         return float(scored.mean()), float(scored[: n_windows * length].reshape(n_windows, -1).any(1).mean())
 
-    @cached_property
-    def bpe_dropout(self) -> BPEDropout:
-        """BPE-dropout for this corpus's tokenizer.
-
-        Raises: TokenizerError for a tokenizer without merges.
-        """
-        return BPEDropout(self.tokenizer)
-
-
-def _write_record(folder: Path, record: dict[str, Any]) -> None:
-    (folder / "corpus.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-
 
 def _is_scored(speakers: npt.NDArray[Any], role: str) -> npt.NDArray[np.bool_]:
-    scored: npt.NDArray[np.bool_] = speakers != UNLEARNED if role == "all" else speakers == speaker_number(role)
+    logs = conversations()
+    assert logs is not None  # they wrote the speakers
+    scored: npt.NDArray[np.bool_] = speakers != logs.unlearned if role == "all" else speakers == logs.number(role)
     return scored
 
 
-def _check_unlearned(text: Scan, *, is_mixed: bool) -> None:
-    """Raises: DataError for messages that are read without being learned, where the speakers are not known."""
-    if text.n_unlearned and (is_mixed or not text.has_speakers):
-        raise DataError(
-            f"messages with weight 0 ({text.n_unlearned:,} here) can be read without being learned only where every "
-            "document is a conversation, and not in a mix; train on the chat logs alone, or remove these messages"
-        )
-
-
-def corpus_fingerprint(
-    texts: Sequence[Scan], weights: Sequence[float], tokenizer: Tokenizer, validation_fraction: float | None
-) -> str:
-    """The `fingerprint` of the corpus that `Corpus.mix` makes of these texts, without building it.
+def corpus_fingerprint(text: Scan, tokenizer: Tokenizer, validation_fraction: float | None) -> str:
+    """The `fingerprint` of the corpus that `Corpus.build` makes of this text, without building it.
 
     Raises: ConfigError for a fraction out of bounds.
     """
-    own = [
-        cache_key(text.kept_hash, tokenizer.fingerprint, *ValidationSplit.plan(text, validation_fraction).key)
-        for text in texts
-    ]
-    return cache_key("mix", own, list(map(float, weights))) if weights else own[0]
+    split = ValidationSplit.plan(text, validation_fraction)
+    return cache_key(text.kept_hash, tokenizer.fingerprint, *split.key)

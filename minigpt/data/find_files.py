@@ -15,7 +15,7 @@ from typing import NamedTuple
 from minigpt.bounded_reading import is_of_kernel, open_without_waiting
 from minigpt.data.encodings import encoding_name, is_utf8
 from minigpt.data.folders import expand, is_file, is_folder, walk
-from minigpt.data.formats import looks_like_text, unread_format
+from minigpt.data.formats import looks_like_text, reader_of, unread_format
 from minigpt.data.source_files import (
     COMPRESSED,
     MAY_HAVE_ZEROS,
@@ -28,7 +28,6 @@ from minigpt.data.source_files import (
     own_encoding,
     reading,
 )
-from minigpt.documents.read import is_document, read_document
 from minigpt.errors import DataError, MinigptError, MissingPackageError, MissingTextError, UndecodableError, reason_of
 
 _BLOCK = 2**20  # bytes per read
@@ -162,16 +161,22 @@ def _decoded(files: Iterable[SourceFile]) -> tuple[list[SourceFile], list[str]]:
     return read, notes
 
 
+def is_document(name: str) -> bool:
+    """Whether a file of this name has a text that is copied to a temporary file."""
+    reader = reader_of(name)
+    return reader is not None and reader.text is not None
+
+
 def _readable(file: SourceFile) -> SourceFile:
     """The file itself, or the text of a document as a temporary file."""
-    if is_document(file.path):
+    if (reader := reader_of(file.path.name)) is not None and reader.text is not None:
         # Bytes that are invalid in it are written as they are, and met by all that reads the copy as in any text.
-        text = read_document(file.path, file.name, *file.decoding).encode(errors="surrogateescape")
+        text = reader.text(file.path, file.name, *file.decoding).encode(errors="surrogateescape")
         return _spool([text], file.name)
-    if is_document(Path(file.plain_name)):
+    if is_document(file.plain_name):
         program = "unzstd" if file.path.suffix.lower() == ".zst" else "gunzip"
         raise DataError(f"{file.name} is a compressed document; decompress it with {program}")
-    if not file.is_parquet and (problem := unread_format(file.plain_name, head_of(file))) is not None:
+    if not file.is_binary and (problem := unread_format(file.plain_name, head_of(file))) is not None:
         with reading(file.name), file.path.open("rb") as stream:
             if stream.read(4).startswith(COMPRESSED):
                 problem = problem.replace("; rename", "; decompress and rename")
@@ -211,13 +216,13 @@ def _in_folder(
             else:
                 found[original] = _readable(file)
         except MissingPackageError as error:
-            if not is_document(path):  # of a text that is read with it
+            if not is_document(path.name):  # of a text that is read with it
                 raise
             skipped.unread.append(_Unread("document", file.name, error))
         except UndecodableError:
             raise
         except DataError as error:
-            skipped.unread.append(_Unread("document" if is_document(path) else "file", file.name, error))
+            skipped.unread.append(_Unread("document" if is_document(path.name) else "file", file.name, error))
     for model in models:
         skipped.add_model(model)
     if not (found or may_be_empty):
@@ -234,7 +239,7 @@ def _is_read(file: SourceFile) -> bool:
 
     A text that cannot be decoded is an error, as if it was named.
     """
-    if is_document(Path(file.plain_name)) or file.is_parquet:
+    if is_document(file.plain_name) or file.is_binary:
         return True
     head = head_of(file)
     is_known = unread_format(file.plain_name, head) is not None  # reading it says what to do

@@ -1,9 +1,18 @@
-"""Recognizes text files, and files of other formats, which are not read as plain text."""
+"""Recognizes text files, and files of other formats: those that an edge reads, and those that are not read."""
 
 import codecs
-from pathlib import PurePath
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 from minigpt.data.encodings import is_utf8, likely_encoding
+from minigpt.edges import provided
+
+if TYPE_CHECKING:
+    from minigpt.data.records import Record
+    from minigpt.data.source_files import SourceFile
 
 HEAD_BYTES = 2**16  # bytes at the beginning of a file that decide
 
@@ -12,38 +21,15 @@ _MOST_CONTROL = 0.01  # of the bytes of a text: random bytes have a tenth
 _TAR = slice(257, 262)  # the bytes of a tar archive that are "ustar"
 _TEXT = (".txt", ".text", ".md", ".rst", ".log", ".jsonl", ".ndjson")  # names of texts, whatever is in them
 
-_WORD = "is a document that is read only as .docx; save it as that or as plain text"
-_BOOK = "is a book that is read only as .epub; convert it, for example with Calibre"
-_SUBTITLES = "has subtitles, which are read only as .srt and .vtt; convert it"
-_WEBVTT = "has WebVTT subtitles; rename it to .vtt"
-_SHEET = 'is a table; write its column of texts to a .jsonl, with {"text": "..."} on each line'
-_TABLE = f"{_SHEET}, or rename it to .txt to read it unchanged"
-_SLIDES = "is a presentation, which is not read; save it as .pdf or plain text"
-_MARKUP = "is markup; save its text as plain text, or rename it to .txt to read it unchanged"
-_MAIL = "is e-mail; save its text as plain text, or rename it to .txt to read it unchanged"
-_NOTEBOOK = "is a notebook; convert it, for example with jupyter nbconvert --to markdown"
 _ARRAYS = "has arrays of numbers, not text; give the text that they were made of"
 _ARCHIVE = "is an archive; unpack it and give the folder or its files"
-_BY_NAME = {
-    **dict.fromkeys((".doc", ".docm", ".dotx", ".dotm", ".odt", ".rtf", ".wps", ".pages"), _WORD),
-    **dict.fromkeys((".mobi", ".azw", ".azw3", ".fb2", ".djvu"), _BOOK),
-    **dict.fromkeys((".ass", ".ssa", ".ttml", ".dfxp", ".sub", ".sbv"), _SUBTITLES),
-    **dict.fromkeys((".csv", ".tsv"), _TABLE),
-    **dict.fromkeys((".xls", ".xlsx", ".xlsm", ".xlsb", ".ods"), _SHEET),
-    **dict.fromkeys((".ppt", ".pptx", ".pptm", ".pps", ".ppsx", ".odp"), _SLIDES),
-    ".xml": _MARKUP,
-    **dict.fromkeys((".eml", ".mbox"), _MAIL),
+_NOT_INSTALLED = "cannot be read: what reads this format is not installed; save it as plain text"
+_OF_EDGES = (".epub", ".html", ".htm", ".xhtml", ".docx", ".pdf", ".srt", ".vtt", ".parquet", ".json")
+_UNREAD: Mapping[str | bytes, str] = {  # by the suffix or the beginning of a file
+    **dict.fromkeys(_OF_EDGES, _NOT_INSTALLED),
     **dict.fromkeys((".npy", ".npz"), _ARRAYS),
-    ".ipynb": _NOTEBOOK,
     ".lzma": "is compressed by lzma; decompress it with unlzma",
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), _ARCHIVE),
-}
-_BY_CONTENT = {
-    b"{\\rtf": _WORD,
-    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": _WORD,  # Word before 2007
-    b"WEBVTT\n": _WEBVTT,
-    b"WEBVTT\r": _WEBVTT,
-    b"%PDF-": "is a PDF; rename it to .pdf",
     b"PK\x03\x04": _ARCHIVE,
     b"7z\xbc\xaf\x27\x1c": _ARCHIVE,
     b"Rar!\x1a\x07": _ARCHIVE,
@@ -55,6 +41,42 @@ _BY_CONTENT = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class TextReader:
+    """Reads files of a format by the suffix of their names; edges provide it at the seam "text_reader".
+
+    Either `text` gives the whole text of a file, which is copied to a temporary file; it takes the path, the name that
+    errors call the file, the encoding that the user gave, and "strict" or "replace" for bytes that are invalid in it.
+    Or `records` gives the documents of a file, in each pass over the text; it takes the file and the key of a record's
+    text, and returns None for a plain text. `keys` are the keys of the first record.
+
+    `is_binary` unless the files are text, which may be compressed and in any encoding. `unread` says of other formats
+    why they are not read and what to do, by the suffix of a file or by the bytes that it begins with.
+    """
+
+    suffixes: Sequence[str]
+    is_binary: bool = True
+    text: Callable[[Path, str, str, str], str] | None = None
+    records: "Callable[[SourceFile, str], Iterator[Record] | None] | None" = None
+    keys: "Callable[[SourceFile, str], Collection[str]] | None" = None
+    unread: Mapping[str | bytes, str] = field(default_factory=dict)
+
+
+def reader_of(name: str) -> TextReader | None:
+    """What reads a file of this name; None for plain text and .jsonl."""
+    suffix = PurePath(name.lower()).suffix
+    return next((reader for reader in provided("text_reader") if suffix in reader.suffixes), None)
+
+
+@functools.cache
+def _unread() -> dict[str | bytes, str]:
+    """Why files are not read, by their suffix or beginning."""
+    readers = provided("text_reader")
+    read = {suffix for reader in readers for suffix in reader.suffixes}
+    found = {**_UNREAD, **{key: why for reader in readers for key, why in reader.unread.items()}}
+    return {key: why for key, why in found.items() if key not in read}
+
+
 def unread_format(name: str, head: bytes) -> str | None:
     """What is wrong with a file that would be read as plain text but is in another format, and what to do; None for
     other files. A sentence begins with the name of the file and ends with this.
@@ -63,12 +85,12 @@ def unread_format(name: str, head: bytes) -> str | None:
     """
     suffix = PurePath(name).suffix
     head = head.removeprefix(codecs.BOM_UTF8)
-    for start, found in _BY_CONTENT.items():
-        if head.startswith(start):
-            return _BY_NAME.get(suffix, found)
+    for start, why in _unread().items():
+        if isinstance(start, bytes) and head.startswith(start):
+            return _unread().get(suffix, why)
     if head[_TAR] == b"ustar":
         return _ARCHIVE
-    return _BY_NAME.get(suffix)
+    return _unread().get(suffix)
 
 
 def looks_like_text(name: str, head: bytes, encoding: str) -> bool:

@@ -21,13 +21,13 @@ from minigpt.data.encodings import (
     is_utf8,
     likely_encoding,
 )
-from minigpt.data.formats import HEAD_BYTES, unread_format
+from minigpt.data.formats import HEAD_BYTES, TextReader, reader_of, unread_format
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
 from minigpt.data.zstd import open_zstd
-from minigpt.documents.read import GZIP_MAGIC
 from minigpt.errors import DataError, reason_of
 
 _BLOCK = 2**20  # bytes per read
+GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of a file
 COMPRESSED = (GZIP_MAGIC, ZSTD_MAGIC)
 MAY_HAVE_ZEROS = (*COMPRESSED, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 
@@ -73,19 +73,21 @@ class SourceFile:
         return self.plain_name.endswith((".jsonl", ".ndjson"))
 
     @property
-    def may_be_json(self) -> bool:
-        """Whether the file may be JSON that is not on lines, or on lines but not named so."""
-        return self.plain_name.endswith(".json")
+    def reader(self) -> TextReader | None:
+        """What reads the file if it is neither plain text nor .jsonl; only texts may be compressed."""
+        found = reader_of(self.plain_name)
+        is_compressed = self.plain_name != self.path.name.lower()
+        return None if found is not None and found.is_binary and is_compressed else found
 
     @property
-    def is_parquet(self) -> bool:
-        """Whether the file is a table in Apache Parquet's format."""
-        return self.path.suffix.lower() == ".parquet"
+    def is_binary(self) -> bool:
+        """Whether the file is not a text, although it is read."""
+        return self.reader is not None and self.reader.is_binary
 
     @property
     def is_recoded(self) -> bool:
-        """Whether the file is in another encoding and read as UTF-8; the texts in a table are always UTF-8."""
-        return not (self.is_parquet or is_utf8(self.decoding.encoding))
+        """Whether the file is in another encoding and read as UTF-8; the texts in a binary file are always UTF-8."""
+        return not (self.is_binary or is_utf8(self.decoding.encoding))
 
     def stat(self) -> os.stat_result:
         """The file's status.

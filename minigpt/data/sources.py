@@ -6,20 +6,15 @@ Documents are yielded in pieces, so that no document has to fit into memory.
 import codecs
 import hashlib
 import json
-import os
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minigpt.bounded_reading import read_json_value
-from minigpt.chat_logs.chat_log import CONVERSATION_KEYS, conversation_fields, is_pair
-from minigpt.chat_logs.transcript import count_unlearned, unmarked
 from minigpt.config import ReadingConfig
-from minigpt.data.find_files import find_files, shown
-from minigpt.data.records import Record, json_form, json_values, read_parquet, read_records
+from minigpt.data.find_files import find_files
+from minigpt.data.records import Record, conversations, records_of
 from minigpt.data.source_files import (
     ByteStream,
     Decoding,
@@ -30,14 +25,11 @@ from minigpt.data.source_files import (
     undecodable,
 )
 from minigpt.errors import DataError
-from minigpt.large_corpora.table import read_columns
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
 
 BLOCK_SIZE = 2**20  # bytes per read
 MANY_DOCUMENTS = 4096  # a scan records the lengths of at most this many
 
-_REMEMBERED = 2**26  # bytes of files from which on the result of a scan is kept
-_MEASURED = ("text_bytes", "n_documents", "n_conversations", "n_unlearned", "document_lengths", "content_hash")
 _HASH_BYTES = 8  # of a document: among a billion different ones, one in 37 such texts is taken for another
 _MAX_BLANK = 2**25  # characters of white space before the first other character of a document
 _TEXT_END, _CONVERSATION_END = b"\xff", b"\xfe"  # bytes that never occur in UTF-8
@@ -86,7 +78,7 @@ class Scan:
         dropped = next(duplicates)
         for text, ends_document, is_conversation in found:
             if number != dropped:
-                yield unmarked(text) if is_conversation and not marked else text, ends_document
+                yield _unmarked(text) if is_conversation and not marked else text, ends_document
             elif ends_document:
                 dropped = next(duplicates)
             number += ends_document
@@ -96,7 +88,7 @@ class Scan:
     def pieces_of(self, file: SourceFile) -> Iterator[Piece]:
         """The documents of one of the files, piece by piece."""
         for text, ends_document, is_conversation in _documents([file], self.text_key, self.encoding_errors):
-            yield unmarked(text) if is_conversation else text, ends_document
+            yield _unmarked(text) if is_conversation else text, ends_document
 
 
 def scan(
@@ -105,34 +97,26 @@ def scan(
     text_key: str = "text",
     encoding: str = "utf-8",
     encoding_errors: str = "strict",
-    seen: set[bytes] | None = None,
-    cache: Path | None = None,
+    measure: "Measure | None" = None,
 ) -> Scan:
     """Finds the files of these sources and reads them once, in constant memory, to measure their text.
 
     A source is a file, a folder, a glob, or `-` for standard input. Of a folder, all text files are read recursively in
-    sorted order, except hidden ones and those of models. Files may be documents (see `minigpt.data.documents`), plain
-    text, or `.jsonl` with the text or the conversation under `text_key`, these compressed by gzip or zstd or not, or
-    `.parquet` with the column `text_key`. The literal "<|endoftext|>" separates documents; documents of white space
-    only are skipped.
+    sorted order, except hidden ones and those of models. Files may be plain text, or `.jsonl` with the text or the
+    conversation under `text_key`, these compressed by gzip or zstd or not, or of a format that an edge reads. The
+    literal "<|endoftext|>" separates documents; documents of white space only are skipped.
 
-    With `seen`, the hashes of other documents, documents that are equal to one of these or to an earlier one of this
-    text are dropped, and the hashes of the rest are added. In the folder `cache`, the result for a large text is kept
-    under the paths, sizes and times of change of its files, so that it is not read again to be recognized.
+    `measure` reads the files, by default `measure_text`.
 
     Raises: DataError for a source that is missing, has no text, or cannot be decoded; ConfigError for an unknown
     `encoding` or `encoding_errors`.
     """
-    reading = ReadingConfig(text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)  # type: ignore[arg-type]
+    reading = ReadingConfig(text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)
     several = [sources] if isinstance(sources, str | Path) else sources
     files, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
-    notes += notes_on_records(files, text_key)
-    path = None if cache is None or seen is not None else _remembered_path(cache, files, reading)
-    measured = None if path is None else _remembered(path)
-    if measured is None:
-        measured = _measure(files, reading, seen)
-        if path is not None:
-            _remember(path, measured)
+    if (logs := conversations()) is not None:
+        notes += logs.notes(files, text_key)
+    measured = (measure or measure_text)(files, reading)
     if measured["n_unlearned"]:
         notes.append(f"messages with weight 0, which are read but not learned: {measured['n_unlearned']:,}")
     return Scan(
@@ -145,9 +129,16 @@ def scan(
     )
 
 
-def _measure(files: Sequence[SourceFile], reading: ReadingConfig, seen: set[bytes] | None) -> dict[str, Any]:
-    """Reads the files: the fields of `Scan` that describe their text."""
-    digest, of_document = hashlib.sha256(), hashlib.blake2b(digest_size=_HASH_BYTES)
+Measure = Callable[[Sequence[SourceFile], ReadingConfig], dict[str, Any]]
+
+
+def measure_text(files: Sequence[SourceFile], reading: ReadingConfig, seen: set[bytes] | None = None) -> dict[str, Any]:
+    """Reads the files: the fields of `Scan` that describe their text.
+
+    With `seen`, the hashes of other documents, documents that are equal to one of these or to an earlier one of this
+    text are dropped, and the hashes of the rest are added.
+    """
+    digest, of_document, logs = hashlib.sha256(), hashlib.blake2b(digest_size=_HASH_BYTES), conversations()
     lengths, duplicates = array("q"), array("q")
     number = size = length = text_bytes = n_conversations = n_unlearned = 0
     for piece, ends, is_conversation in _hashed(_documents(files, reading.text_key, reading.encoding_errors), digest):
@@ -165,7 +156,7 @@ def _measure(files: Sequence[SourceFile], reading: ReadingConfig, seen: set[byte
                 seen.add(own)
             text_bytes += size
             n_conversations += is_conversation
-            n_unlearned += count_unlearned(piece) if is_conversation else 0
+            n_unlearned += logs.count_unlearned(piece) if is_conversation and logs else 0
             if len(lengths) < MANY_DOCUMENTS:
                 lengths.append(length)
         number, size, length = number + 1, 0, 0
@@ -184,32 +175,6 @@ def _measure(files: Sequence[SourceFile], reading: ReadingConfig, seen: set[byte
     }
 
 
-def _remembered_path(cache: Path, files: Sequence[SourceFile], reading: ReadingConfig) -> Path | None:
-    """The file that keeps the result of a scan of these files; None for a small text."""
-    found = [(file, file.stat()) for file in files]
-    if sum(status.st_size for _, status in found) < _REMEMBERED or any(str(file.path) != file.name for file in files):
-        return None  # copies of pipes and documents have other paths each time
-    key = [[os.path.realpath(file.path), *file.decoding, status.st_size, status.st_mtime_ns] for file, status in found]
-    named = json.dumps([_MEASURED, reading.text_key, reading.encoding_errors, key]).encode()
-    return cache / "scans" / f"{hashlib.sha256(named).hexdigest()[:32]}.json"
-
-
-def _remembered(path: Path) -> dict[str, Any] | None:
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        measured = read_json_value(path)
-        return {name: measured[name] for name in _MEASURED} | {"document_lengths": tuple(measured["document_lengths"])}
-    return None
-
-
-def _remember(path: Path, measured: dict[str, Any]) -> None:
-    """Keeps a result; a cache that cannot be written costs time only."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps({name: measured[name] for name in _MEASURED}), encoding="utf-8")
-        temporary.replace(path)
-
-
 def _hashed(found: Iterable[Document], digest: "hashlib._Hash") -> Iterator[Document]:
     """The same documents, each added to the digest when the next is asked for."""
     for piece, ends, is_conversation in found:
@@ -222,64 +187,19 @@ def _hashed(found: Iterable[Document], digest: "hashlib._Hash") -> Iterator[Docu
 def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str) -> Iterator[Document]:
     """The documents of all files, except those of white space only."""
     for file in files:
-        if file.is_parquet:
-            yield from _record_documents(file.name, read_parquet(file.path, file.name, text_key, encoding_errors))
+        records = records_of(file, text_key)
+        if records is not None:
+            yield from _record_documents(file.name, records)
             continue
-        form = json_form(file, text_key)
         with open_source(file) as stream:
-            if form is None:
-                pieces = _split_documents(_text_blocks(file.name, stream, encoding_errors))
-                yield from ((*piece, False) for piece in _skip_blank(file.name, pieces))
-                continue
-            values = json_values(form, file.name, stream, encoding_errors)
-            yield from _record_documents(file.name, read_records(values, text_key, encoding_errors))
+            pieces = _split_documents(_text_blocks(file.name, stream, encoding_errors))
+            yield from ((*piece, False) for piece in _skip_blank(file.name, pieces))
 
 
-def notes_on_records(files: Sequence[SourceFile], text_key: str) -> list[str]:
-    """Sentences on the `.json` files that are read as plain text, and on conversations that are not read.
-
-    Raises: DataError as `scan`.
-    """
-    markup = [each.name for each in files if each.may_be_json and not json_form(each, text_key) and each.stat().st_size]
-    several = f"{len(markup):,} files, such as" if len(markup) > 1 else "a file,"
-    notes = [f"read as plain text, JSON markup included: {several} {markup[0]}"] if markup else []
-    return notes + _unread_conversations(files, text_key)
-
-
-def _unread_conversations(files: Iterable[SourceFile], text_key: str) -> list[str]:
-    """Sentences on the conversations of records that also have a text or another conversation, which is read, judged by
-    the first record of each file.
-    """
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for file in files:
-        keys = _first_keys(file, text_key)
-        read = conversation_fields(keys, text_key)
-        other = conversation_fields([each for each in keys if each not in read])
-        is_chosen = read[:1] == [text_key] and (text_key in CONVERSATION_KEYS or is_pair(read))
-        if read and other and not is_chosen:
-            found.setdefault((_described(read), _described(other), other[0]), []).append(file.name)
-    return [
-        f"{shown(names)}: each record has {read}, which is read, and {other}, which is not; to read the conversations "
-        f"instead, give --text-key {key}"
-        for (read, other, key), names in found.items()
-    ]
-
-
-def _described(fields: Sequence[str]) -> str:
-    return " with ".join(map(repr, fields[:2] if is_pair(fields) else fields[:1]))
-
-
-def _first_keys(file: SourceFile, text_key: str) -> Collection[str]:
-    """The keys of the first record in a file, or the columns of a table."""
-    if file.is_parquet:
-        return [column.name for column in read_columns(file.path, file.name)]
-    form = json_form(file, text_key)
-    if form is None:
-        return ()
-    with open_source(file) as stream:
-        values = json_values(form, file.name, stream, file.decoding.errors)
-        first = next((each.value for each in values), None)
-    return first if isinstance(first, dict) else ()
+def _unmarked(transcript: str) -> str:
+    """A transcript without the marks of messages that are not learned."""
+    logs = conversations()
+    return transcript if logs is None else logs.unmarked(transcript)
 
 
 def _record_documents(name: str, records: Iterable[Record]) -> Iterator[Document]:

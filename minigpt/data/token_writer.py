@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from minigpt.bounded_reading import read_json_value
-from minigpt.chat_logs.transcript import Speakers, SpeakerTracker, unmarked
 from minigpt.cores import available_cores
+from minigpt.data.records import Speakers, conversations
 from minigpt.data.split import Part
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -126,82 +126,111 @@ def write_tokens(
     `advance` is called with the bytes of each encoded chunk.
     Raises: OSError if the folder cannot be written; TokenizerError if an imported tokenizer cannot encode the text.
     """
-    workers = min(_MAX_WORKERS, available_cores())
+    logs = conversations() if has_speakers else None
     if has_speakers and not tokenizer.is_lossless:
         raise TokenizerError(
             f"a chat log needs a tokenizer whose tokens are the whole text, which {tokenizer.name} is not"
         )
-    lengths, dtype = tokenizer.token_lengths, token_type(tokenizer.vocab_size)
-    lengths_in_text = lengths.copy()
-    for name, id in tokenizer.special.items():
-        lengths_in_text[id] = len(name.encode())
-    lengths_in_text[tokenizer.end_of_text] = len(END_OF_TEXT)
-    n_chunks, written = _recorded(folder, dtype.itemsize, has_speakers=has_speakers)
-    for each in written.values():
-        advance(each.text_bytes)
-    trackers = {part: SpeakerTracker() for part in written}
-
-    def sizes_in_text(tokens: npt.NDArray[np.uint32]) -> npt.NDArray[Any]:
-        sizes = lengths_in_text[tokens]
-        if tokenizer.start_of_text != tokenizer.end_of_text:  # the text has no token that begins a document
-            sizes[np.flatnonzero(tokens == tokenizer.end_of_text) + 1] = 0
-        return sizes
-
-    def encode(text: str, speakers: Speakers | None) -> _Encoded:
-        tokens = tokenizer.encode_array(text, documents=True)
-        labels = None if speakers is None else _label(sizes_in_text(tokens), speakers)
-        if tokenizer.is_lossless:
-            text_bytes = int(lengths[tokens].sum())
-        else:
-            text_bytes = len(text.encode()) - len(END_OF_TEXT) * text.count(END_OF_TEXT)
-        return _Encoded(tokens.astype(dtype), text_bytes, labels)
-
-    def write(part: Part, encoding: Future[_Encoded]) -> None:
-        nonlocal n_chunks
-        encoded = encoding.result()
-        files[part].write(encoded.tokens.data)
-        if encoded.speakers is not None:
-            speaker_files[part].write(encoded.speakers.data)
-        written[part].tokens += len(encoded.tokens)
-        written[part].text_bytes += encoded.text_bytes
-        n_chunks += 1
-        if n_chunks % _RECORDED == 0:
-            sync()
-            _record(folder, n_chunks, written)
-        advance(encoded.text_bytes)
-
-    def sync() -> None:  # after a power cut, a file of the right size must have the right content
-        for file in (*files.values(), *speaker_files.values()):
-            file.flush()
-            os.fsync(file.fileno())
-
-    with contextlib.ExitStack() as stack:
-        files, speaker_files = {}, {}
-        for part, each in written.items():
-            files[part] = stack.enter_context(_truncated(tokens_path(folder, part), each.tokens * dtype.itemsize))
-            if has_speakers:
-                speaker_files[part] = stack.enter_context(_truncated(speakers_path(folder, part), each.tokens))
-        n_before = n_chunks
-        pool = stack.enter_context(ThreadPoolExecutor(workers))
+    workers, encode = min(_MAX_WORKERS, available_cores()), _Encoder(tokenizer)
+    with _TokenFiles(folder, encode.dtype, has_speakers=has_speakers) as files, ThreadPoolExecutor(workers) as pool:
+        for each in files.written.values():
+            advance(each.text_bytes)
+        trackers = {part: logs.tracker() for part in files.written} if logs else {}
         encoding: deque[tuple[Part, Future[_Encoded]]] = deque()
+
+        def write_oldest() -> None:  # which keeps the order and bounds memory
+            part, encoded = encoding.popleft()
+            files.write(part, encoded.result())
+            advance(encoded.result().text_bytes)
+
+        n_before = files.n_chunks
         for number, (part, text) in enumerate(chunks(parts)):
-            speakers = trackers[part].read(text.encode()) if has_speakers else None
+            speakers = trackers[part].read(text.encode()) if trackers else None
             if number < n_before:
                 continue
-            encoding.append((part, pool.submit(encode, unmarked(text) if has_speakers else text, speakers)))
-            if len(encoding) > 2 * workers:  # oldest first, which keeps the order and bounds memory
-                write(*encoding.popleft())
+            encoding.append((part, pool.submit(encode, logs.unmarked(text) if logs else text, speakers)))
+            if len(encoding) > 2 * workers:
+                write_oldest()
         while encoding:
-            write(*encoding.popleft())
-        sync()
-    return written
+            write_oldest()
+        files.sync()
+    return files.written
 
 
-def _truncated(path: Path, size: int) -> BinaryIO:
-    """The file, open to append after its first `size` bytes."""
-    file = path.open("ab")
-    file.truncate(size)
-    return file
+class _Encoded(NamedTuple):
+    """The tokens of a chunk, (N,), the bytes of their text, and the speaker of each, (N,) uint8, if there are any."""
+
+    tokens: npt.NDArray[Any]
+    text_bytes: int
+    speakers: npt.NDArray[np.uint8] | None
+
+
+class _Encoder:
+    """Encodes chunks of text, in any thread."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.dtype = tokenizer, token_type(tokenizer.vocab_size)
+        self._lengths = tokenizer.token_lengths
+        self._lengths_in_text = self._lengths.copy()
+        for name, id in tokenizer.special.items():
+            self._lengths_in_text[id] = len(name.encode())
+        self._lengths_in_text[tokenizer.end_of_text] = len(END_OF_TEXT)
+
+    def __call__(self, text: str, speakers: Speakers | None) -> _Encoded:
+        tokens = self.tokenizer.encode_array(text, documents=True)
+        labels = None if speakers is None else self._label(tokens, speakers)
+        if self.tokenizer.is_lossless:
+            text_bytes = int(self._lengths[tokens].sum())
+        else:
+            text_bytes = len(text.encode()) - len(END_OF_TEXT) * text.count(END_OF_TEXT)
+        return _Encoded(tokens.astype(self.dtype), text_bytes, labels)
+
+    def _label(self, tokens: npt.NDArray[np.uint32], speakers: Speakers) -> npt.NDArray[np.uint8]:
+        """The speaker at the first byte of each token. Shapes: (N,) -> (N,)."""
+        lengths, end = self._lengths_in_text[tokens], self.tokenizer.end_of_text
+        if self.tokenizer.start_of_text != end:  # the text has no token that begins a document
+            lengths[np.flatnonzero(tokens == end) + 1] = 0
+        starts = lengths.cumsum() - lengths
+        spans = np.searchsorted(np.array(speakers.offsets), starts, side="right") - 1
+        return np.array(speakers.numbers, dtype=np.uint8)[spans]
+
+
+class _TokenFiles(contextlib.ExitStack):
+    """The files of both parts, open to append to what an interrupted call has recorded."""
+
+    def __init__(self, folder: Path, dtype: np.dtype[Any], *, has_speakers: bool) -> None:
+        super().__init__()
+        self.folder = folder
+        self.n_chunks, self.written = _recorded(folder, dtype.itemsize, has_speakers=has_speakers)
+        self._tokens, self._speakers = dict[Part, BinaryIO](), dict[Part, BinaryIO]()
+        for part, each in self.written.items():
+            self._tokens[part] = self._open(tokens_path(folder, part), each.tokens * dtype.itemsize)
+            if has_speakers:
+                self._speakers[part] = self._open(speakers_path(folder, part), each.tokens)
+
+    def _open(self, path: Path, size: int) -> BinaryIO:
+        """The file, open to append after its first `size` bytes."""
+        file = self.enter_context(path.open("ab"))
+        file.truncate(size)
+        return file
+
+    def write(self, part: Part, encoded: _Encoded) -> None:
+        """Appends a chunk, and now and then records what is written."""
+        self._tokens[part].write(encoded.tokens.data)
+        if encoded.speakers is not None:
+            self._speakers[part].write(encoded.speakers.data)
+        self.written[part].tokens += len(encoded.tokens)
+        self.written[part].text_bytes += encoded.text_bytes
+        self.n_chunks += 1
+        if self.n_chunks % _RECORDED == 0:
+            self.sync()
+            _record(self.folder, self.n_chunks, self.written)
+
+    def sync(self) -> None:
+        """Writes all to disk: after a power cut, a file of the right size must have the right content."""
+        for file in (*self._tokens.values(), *self._speakers.values()):
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _record(folder: Path, n_chunks: int, written: dict[Part, PartTokens]) -> None:
@@ -224,18 +253,3 @@ def _recorded(folder: Path, token_bytes: int, *, has_speakers: bool) -> tuple[in
         if all(path.stat().st_size >= size for path, size in sizes.items()):
             return int(record["chunks"]), written
     return 0, {part: PartTokens() for part in parts}
-
-
-class _Encoded(NamedTuple):
-    """The tokens of a chunk, (N,), the bytes of their text, and the speaker of each, (N,) uint8, if there are any."""
-
-    tokens: npt.NDArray[Any]
-    text_bytes: int
-    speakers: npt.NDArray[np.uint8] | None
-
-
-def _label(lengths: npt.NDArray[np.int64], speakers: Speakers) -> npt.NDArray[np.uint8]:
-    """The speaker at the first byte of each token; `lengths` are the bytes of the tokens. Shapes: (N,) -> (N,)."""
-    starts = lengths.cumsum() - lengths
-    spans = np.searchsorted(np.array(speakers.offsets), starts, side="right") - 1
-    return np.array(speakers.numbers, dtype=np.uint8)[spans]

@@ -19,6 +19,7 @@ class DistillationSettings(TrainSettings):
         "auto",
         "train a teacher first, then a model that learns from it and from the text; auto: with "
         "--minutes, for a text that is read many times",
+        on_resume="never",
     )
     distill_weight: float = _optimization(0.5, "weight of the teacher's predictions in the loss", above=0, max=1)
 

@@ -1,33 +1,80 @@
 """The teacher of a distilled run: trained first, in the folder `teacher` of the run, and only read from then on."""
 
-from dataclasses import dataclass
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import replace
 
 import torch
 
 from minigpt.config import TrainConfig
 from minigpt.distillation.planning import teacher_settings
+from minigpt.distillation.settings import DistillationSettings
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
-from minigpt.runs.job import Job
-from minigpt.runs.resume import has_ended, load_weights
+from minigpt.runs.events import Started, TeacherTrained, TrainingEvent
+from minigpt.runs.job import Events, Job, Share, Stage, StageState, Train
+from minigpt.runs.planner import planner
+from minigpt.runs.resume import has_ended, last_state, load_weights, write_changes
 from minigpt.storage.checkpoint import TRAINING, save_checkpoint
 from minigpt.storage.files import exists
 from minigpt.storage.run import Run
+from minigpt.training.clock import Control
+from minigpt.training.events import Finished
+from minigpt.training.world import World
+
+_OPTIONS = {"evaluates_whole_text": False}
 
 
-@dataclass(frozen=True)
-class Teacher:
-    """A teacher, its run and its settings; whether its run has begun before (`resume`) and has ended (`is_trained`)."""
+class TeacherStage(Stage):
+    """Trains the teacher of a distilled job, unless that has ended already, and then the model that learns from it."""
 
-    model: GPT
-    run: Run
-    config: TrainConfig
-    resume: bool
-    is_trained: bool
+    def train(self, train: Train, job: Share, control: Control, world: World) -> Events:
+        if not _distills(job.config):
+            yield from train(job, control, world)
+            return
+        try:
+            teacher, is_trained = _open(job, world)
+            if not is_trained:
+                is_trained = yield from _train_teacher(train, teacher, job, control, world)
+            if is_trained:
+                yield from _train_student(train, teacher, job, control, world)
+        finally:  # also if the caller leaves before the model begins
+            if job.run is not None:
+                job.run.unlock()
+
+    def state(self, run: Run) -> StageState | None:
+        path, config = run.teacher_path, run.record.training
+        if config is None or not _distills(config) or not exists(path / TRAINING):
+            return None
+        teacher = Run.open(path)
+        seconds = teacher.record.seconds
+        if has_ended(teacher):
+            return StageState("after its teacher, which is trained", "", seconds, path)
+        if (state := last_state(teacher)) is None:
+            return None
+        step = f"step {state.step:,}"
+        return StageState(f"from {step} of its teacher", f"{step} of the teacher", seconds, path)
 
 
-def open_teacher(job: Job) -> Teacher:
-    """The teacher of a job; if it has not begun yet, its run is created.
+def _distills(config: object) -> bool:
+    assert isinstance(config, DistillationSettings)
+    return config.distill == "on"
+
+
+def _open(job: Share, world: World) -> tuple[Share, bool]:
+    """The job of a teacher, and whether it is trained. The main process opens it, and tells the others."""
+    if isinstance(job, Job):
+        trained, is_trained = open_teacher(job)
+        world.broadcast_object({"resume": trained.resume, "is_trained": is_trained})
+        return trained, is_trained
+    begun = world.broadcast_object(None)
+    model = GPT(job.model.config)  # with arbitrary weights, until those of the main process arrive
+    teacher = replace(job, model=model, config=teacher_settings(job.config), resume=begun["resume"], options=_OPTIONS)
+    return teacher, begun["is_trained"]
+
+
+def open_teacher(job: Job) -> tuple[Job, bool]:
+    """The job of a job's teacher, and whether that has ended; if it has not begun yet, its run is created.
 
     Raises: CheckpointError if it is missing although the job's run has begun, is damaged, or cannot be written.
     """
@@ -41,7 +88,7 @@ def open_teacher(job: Job) -> Teacher:
             run.revise(training=config, result=None)  # the length may have changed
             if model.config.dropout != job.model.config.dropout:
                 model = GPT.from_tensors(model.config.replace(dropout=job.model.config.dropout), model.state_dict())
-        return Teacher(model, run, config, resume=True, is_trained=is_trained)
+        return _teacher_job(job, model, run, config, resume=True), is_trained
     if job.run.last_progress() is not None:
         raise CheckpointError(
             f"{path} is missing, the teacher that {job.run.directory} learns from; copy it again, or start a new run "
@@ -51,10 +98,53 @@ def open_teacher(job: Job) -> Teacher:
     model = GPT(job.model.config)
     record = job.run.record.replace(training=config, expected=None, number=None, changes=(), result=None)
     run = Run.create(path, model, job.corpus.tokenizer, record)
-    return Teacher(model, run, config, resume=False, is_trained=False)
+    return _teacher_job(job, model, run, config, resume=False), False
 
 
-def keep_teacher(teacher: Teacher, job: Job) -> None:
+def _teacher_job(job: Job, model: GPT, run: Run, config: TrainConfig, *, resume: bool) -> Job:
+    return replace(job, model=model, run=run, config=config, resume=resume, plan=None, options=_OPTIONS)
+
+
+def _train_teacher(
+    train: Train, teacher: Share, job: Share, control: Control, world: World
+) -> Generator[TrainingEvent, None, bool]:
+    """Trains the teacher to its end; returns whether it has reached that, and was not stopped before.
+
+    Its events are those of training, with `TeacherTrained` instead of `Finished`.
+    """
+    finished = None
+    with closing(train(teacher, control, world)) as training:
+        for event in training:
+            if isinstance(event, Finished):
+                finished = event
+            elif isinstance(event, Started) and isinstance(job, Job):
+                yield replace(event, is_teacher=True, baselines=planner().baselines(job.run.record))
+                if job.resume:
+                    write_changes(job)
+            else:
+                yield event
+    if finished is None:
+        return False
+    if teacher.run is not None:
+        teacher.run.remove_states()
+    yield TeacherTrained(finished)
+    return True
+
+
+def _train_student(train: Train, teacher: Share, job: Share, control: Control, world: World) -> Events:
+    """Trains the model that learns from the teacher, whose folder moves with that of the run."""
+    seconds = job.elapsed if teacher.run is None else teacher.run.record.seconds
+    student = replace(job, elapsed=seconds, options={**job.options, "teacher": teacher.model})
+    relocations = job.run.relocations if job.run else 0
+    with closing(train(student, control, world)) as training:
+        for event in training:
+            if isinstance(job, Job) and relocations != job.run.relocations:
+                relocations = job.run.relocations
+                _save_again(teacher, job)
+            yield event
+
+
+def _save_again(teacher: Share, job: Job) -> None:
     """Saves the teacher in the folder of a job's run that was moved to a new one."""
-    if not exists(job.run.teacher_path / TRAINING):
+    if teacher.run is not None and not exists(job.run.teacher_path / TRAINING):
         save_checkpoint(job.run.teacher_path, teacher.model, job.corpus.tokenizer, teacher.run.record, new=True)

@@ -21,7 +21,6 @@ from minigpt.errors import ConfigError, DataError, MinigptError, TrainingError
 
 if TYPE_CHECKING:
     from minigpt.model.gpt import GPT
-    from minigpt.runs.job import Job
     from minigpt.runs.request import Request
     from minigpt.training.clock import Control
     from minigpt.training.world import World
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def joined_world(request: "Request", *, resume: bool) -> Iterator["World"]:
-    """The group of processes that train together, including this one.
+    """The group of processes that train together, for the main one; the others train with it and exit.
 
     If this process has to start the others, it does not train: it starts them and exits with their exit code. Only one
     process reports an error.
@@ -49,7 +48,11 @@ def joined_world(request: "Request", *, resume: bool) -> Iterator["World"]:
     try:
         with _closing(world), world.translate_errors():
             world.check_same(_described(request, resume=resume))
-            _check_devices(world, request, resume or was_restarted(world))
+            world.was_restarted = world.was_restarted or is_restarted()
+            _check_devices(world, request, resume or world.was_restarted)
+            if not world.is_main:
+                _train_with_main(world)
+                raise typer.Exit
             yield world
     except ProcessLostError as error:
         if is_child():
@@ -67,11 +70,6 @@ def joined_world(request: "Request", *, resume: bool) -> Iterator["World"]:
         if world.is_main:
             raise
         raise typer.Exit(128 + signal.SIGINT) from interrupt
-
-
-def was_restarted(world: "World") -> bool:
-    """Whether the launcher has started the processes again, so that the run continues without --resume, too."""
-    return is_restarted() or world.attempt > 1
 
 
 def _described(request: "Request", *, resume: bool) -> dict[str, Any]:
@@ -117,25 +115,13 @@ def _check_devices(world: "World", request: "Request", resume: bool) -> None:
         )
 
 
-def share_job(world: "World", job: "Job | None") -> None:
-    """Sends what the other processes need of the main process's job at first; None if there is nothing to train."""
-    if job is None:
-        world.broadcast_object(None)
-        return
-    world.announce("run", str(job.run.directory))
-    model, training = job.model.config.to_dict(), job.config.to_dict()
-    tokens = str(job.corpus.path.absolute())
-    world.broadcast_object({"model": model, "training": training, "tokens": tokens, "resume": job.resume})
-
-
-def train_with_main(world: "World") -> None:
+def _train_with_main(world: "World") -> None:
     """Receives the job from the main process and trains without output, as every other process does."""
     from minigpt.data.corpus import Corpus
-    from minigpt.distillation.planning import teacher_settings
-    from minigpt.lora.fine_tuning import apply_fine_tuning
+    from minigpt.runs.job import Share
+    from minigpt.runs.run_job import train_job
     from minigpt.training.clock import Control
-    from minigpt.training.events import Finished
-    from minigpt.training.loop import train
+    from minigpt.training.prepare import prepare_model
 
     if (message := world.broadcast_object(None)) is None:
         return
@@ -147,26 +133,14 @@ def train_with_main(world: "World") -> None:
             f"process {world.rank + 1} of {world.size} cannot read the tokens of the text in {message['tokens']}; set "
             "MINIGPT_CACHE to a folder that all machines share, and keep files of tokens in one"
         ) from error
-    shape, control = GPTConfig(**message["model"]), Control()
-    model = _uninitialized(shape)
-    apply_fine_tuning(model, training)
+    control, model = Control(), _uninitialized(GPTConfig(**message["model"]))
+    prepare_model(model, training)
     if is_child():
         Thread(target=_stop_with_launcher, args=[control], daemon=True).start()
-
-    def finishes(model: "GPT", config: "TrainConfig", **options: Any) -> bool:
-        events = train(model, corpus, config, control=control, world=world, **options)
-        return sum(isinstance(event, Finished) for event in events) > 0
-
+    job = Share(model=model, corpus=corpus, config=training, resume=message["resume"])
     with signals_as_requests(control):
-        teacher = None
-        if training.distill == "on":
-            teacher, config = _uninitialized(shape), teacher_settings(training)
-            begun = world.broadcast_object(None)
-            if not begun["is_trained"] and not finishes(
-                teacher, config, resume=begun["resume"], evaluates_whole_text=False
-            ):
-                return
-        finishes(model, training, resume=message["resume"], teacher=teacher)
+        for _ in train_job(job, control, world):
+            pass
 
 
 def _stop_with_launcher(control: "Control") -> None:

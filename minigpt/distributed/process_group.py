@@ -19,16 +19,18 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket, PrefixStore, Store
 from torch.nn.parallel import DistributedDataParallel
 
+from minigpt.autoplan.memory_estimates import activation_bytes, state_bytes
 from minigpt.config import TrainConfig
 from minigpt.device import free_memory, resolve_device
 from minigpt.distributed.launchers import Placement, placement
 from minigpt.distributed.rendezvous import close_when_lost, connect, find_interface, join, poll
+from minigpt.distributed.settings import DistributedSettings
 from minigpt.errors import ConfigError, DeviceError, MinigptError
 from minigpt.model.gpt import GPT
+from minigpt.runs.job import Job
 from minigpt.storage.last_state import LastState
 from minigpt.storage.tensors import TensorFile
 from minigpt.threads import threads_per_process
-from minigpt.training.memory import activation_bytes, state_bytes
 from minigpt.training.world import Item, ProcessLostError, World, full_tensor, is_sharded_tensor, to_local
 
 # A process that ends closes its connections, which the others notice at once, and `close_when_lost` closes those to a
@@ -53,7 +55,7 @@ class ProcessGroup(World):
     def __init__(self, place: Placement, store: Store, attempt: int = 1, *, is_ours: bool = True) -> None:
         self.rank, self.size = place.rank, place.size
         self.local_rank, self.local_size = place.local_rank, place.local_size
-        self.store, self.attempt, self.is_ours = store, attempt, is_ours
+        self.store, self.was_restarted, self.is_ours = store, attempt > 1, is_ours
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(place.threads or threads_per_process(self.local_size))
 
@@ -85,6 +87,15 @@ class ProcessGroup(World):
         # they abort the process, so this waits until they are done.
         time.sleep(0.1)
 
+    def share(self, job: Job | None) -> None:
+        if job is None:
+            self.broadcast_object(None)
+            return
+        self.announce("run", str(job.run.directory))
+        model, training = job.model.config.to_dict(), job.config.to_dict()
+        tokens = str(job.corpus.path.absolute())
+        self.broadcast_object({"model": model, "training": training, "tokens": tokens, "resume": job.resume})
+
     def device(self, name: str) -> torch.device:
         device = local_device(name, self.local_size, self.local_rank)
         if device.type == "cuda":
@@ -92,7 +103,7 @@ class ProcessGroup(World):
         return device
 
     def rows(self, batch_size: int) -> range:
-        TrainConfig(batch_size=batch_size).check_processes(self.size)
+        DistributedSettings(batch_size=batch_size).check_processes(self.size)
         each, more = divmod(batch_size, self.size)
         start = self.rank * each + min(self.rank, more)
         return range(start, start + each + (self.rank < more))
@@ -100,14 +111,10 @@ class ProcessGroup(World):
     # The model.
 
     def shard(self, model: GPT, config: TrainConfig, device: torch.device) -> None:
-        wanted = "off" if config.unsharded_for else config.sharding
+        wanted = "off" if config.unsharded_for else DistributedSettings.of(config).sharding
         self.is_sharded = wanted == "on" or (wanted == "auto" and not self._fits(model, config, device))
         if not self.is_sharded:
             return
-        if config.spelling_features:
-            raise ConfigError(
-                "spelling_features needs unsharded weights, which do not fit into memory; give --no-spelling-features"
-            )
         from minigpt.distributed.fsdp import shard
 
         shard(model, device, self.size)

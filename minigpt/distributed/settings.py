@@ -25,6 +25,16 @@ class DistributedSettings(TrainSettings):
         if self.sharding == "on" and self.unsharded_for:
             raise ConfigError(f"{self.unsharded_for} cannot be combined with sharding (on); omit one of them")
 
+    @property
+    def n_processes(self) -> int | None:
+        return self.devices
+
+    def check_devices(self) -> None:
+        from minigpt.distributed.launch import check_count  # imports torch
+
+        super().check_devices()
+        check_count(self.devices or 1, self.device)
+
     def check_processes(self, processes: int) -> None:
         """Raises ConfigError if a batch has fewer sequences than there are processes to compute it."""
         if self.sequences_per_step >= processes:

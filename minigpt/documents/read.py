@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from minigpt.bounded_reading import read_regular
 from minigpt.data.encodings import encoding_advice, likely_encoding
+from minigpt.data.formats import TextReader
+from minigpt.data.source_files import GZIP_MAGIC
 from minigpt.data.zstd import MAGIC as ZSTD_MAGIC
 from minigpt.documents.docx import docx_text
 from minigpt.documents.epub import epub_text
@@ -17,10 +19,9 @@ from minigpt.documents.limited_reading import RefusedError
 from minigpt.documents.limits import MAX_FILE, MAX_SUBTITLES, TOO_DEEP, EncodingError, MarkupBudget
 from minigpt.documents.pdf import pdf_text
 from minigpt.documents.subtitles import srt_text, vtt_text
+from minigpt.documents.unread_formats import UNREAD
 from minigpt.errors import DataError, UndecodableError, reason_of
 from minigpt.optional_packages import check_installed
-
-GZIP_MAGIC = b"\x1f\x8b"  # the first bytes of a file
 
 # Bytes that are invalid, which are half of surrogate pairs in Python's texts, pass libxml2 as characters of no meaning.
 _TO_HTML = {0xDC00 + byte: 0x10FE00 + byte for byte in range(0x80, 0x100)}
@@ -78,11 +79,6 @@ _FORMATS: Mapping[str, _Format] = {
 }
 
 
-def is_document(path: Path) -> bool:
-    """Whether this file is a document, judged by its name."""
-    return path.suffix.lower() in _FORMATS
-
-
 def read_document(path: Path, name: str, encoding: str = "utf-8", errors: str = "strict") -> str:
     """The text of a document; `name` is what errors call it.
 
@@ -131,3 +127,6 @@ def _decoded(content: bytes, encoding: str, errors: str, declared: str | None = 
         except UnicodeError:  # of bytes that are invalid where they are, though they are ASCII
             return content.decode(declared or encoding, "replace")
     raise EncodingError(f"is not {encoding.upper()}; {encoding_advice(likely_encoding(content))}")
+
+
+reader = TextReader(suffixes=tuple(_FORMATS), text=read_document, unread=UNREAD)

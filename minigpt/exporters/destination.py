@@ -5,21 +5,21 @@ from pathlib import Path
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.exporters.ctranslate2 import CTRANSLATE2_DTYPES
 from minigpt.exporters.gguf import GGUF_DTYPES
+from minigpt.exporters.model_card import upload_command
 from minigpt.exporters.onnx import ONNX_MODEL, ONNX_WEIGHTS
-from minigpt.foreign_tokenizers.library_files import TOKENIZER_FILES
-from minigpt.lora.adapter import is_adapter
 from minigpt.pretrained.open_model import is_checkpoint
+from minigpt.storage.adapters import is_adapter
 from minigpt.storage.checkpoint import CONFIG, GENERATION_CONFIG, TRAINING
 from minigpt.storage.folder import wrap_write_errors
-from minigpt.storage.model_card import upload_command
+from minigpt.tokenizer.files import tokenizer_files
 
 # The dtypes of each target, its default first.
 TARGETS = {"gguf": GGUF_DTYPES, "onnx": ("f32",), "ctranslate2": CTRANSLATE2_DTYPES, "html": ("int8",)}
 ONE_FILE = {"gguf": ".gguf", "html": ".html"}
 # The files of each target that is a folder; the first one identifies the target.
 FILES = {
-    "onnx": (ONNX_MODEL, ONNX_WEIGHTS, CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES),
-    "ctranslate2": ("model.bin", "vocabulary.json", CONFIG, *TOKENIZER_FILES),
+    "onnx": (ONNX_MODEL, ONNX_WEIGHTS, CONFIG, GENERATION_CONFIG, *tokenizer_files()),
+    "ctranslate2": ("model.bin", "vocabulary.json", CONFIG, *tokenizer_files()),
 }
 # Why a target cannot hold a model without a tokenizer.
 _NEEDS_TOKENIZER = {

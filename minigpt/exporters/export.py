@@ -29,24 +29,22 @@ from minigpt.exporters.modelfile import modelfile_path, write_modelfile
 from minigpt.exporters.onnx import write_onnx
 from minigpt.exporters.parity import TEXT, Parity, Run, Tokenize, compare, reference_of
 from minigpt.foreign_tokenizers.ids_only import IdsOnly
-from minigpt.foreign_tokenizers.library_files import TOKENIZER_FILES
-from minigpt.lora.adapter import is_adapter
 from minigpt.lora.peft import Adapter, find_base, merged, read_adapter
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
 from minigpt.native.engine import NativeEngine
 from minigpt.optional_packages import optional_import
 from minigpt.pretrained.open_model import is_checkpoint, load_model
+from minigpt.storage.adapters import is_adapter
 from minigpt.storage.checkpoint import (
     CONFIG,
     GENERATION_CONFIG,
     Checkpoint,
-    write_config,
-    write_generation_config,
+    config_files,
 )
 from minigpt.storage.files import atomic_folder, atomic_write
 from minigpt.storage.folder import wrap_write_errors
-from minigpt.tokenizer.files import is_ids_only
+from minigpt.tokenizer.files import is_ids_only, tokenizer_files
 
 _PACKAGES = {  # that write and read each target
     "gguf": ("gguf",),
@@ -213,10 +211,10 @@ class _ExportJob:
         """Writes ONNX to a folder, with the config and tokenizer that Optimum and transformers.js need."""
         write_onnx(folder, self.model)
         if is_checkpoint(self.source):
-            _copy((CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES), self.source, folder)
+            _copy((CONFIG, GENERATION_CONFIG, *tokenizer_files()), self.source, folder)
         else:
-            write_config(folder, self.model, self.tokenizer)
-            write_generation_config(folder, self.tokenizer)
+            for name, content in config_files(self.model, self.tokenizer).items():
+                atomic_write(folder / name, content)
             self.tokenizer.save(folder)
         self.check("onnxruntime", runners.onnx_in_onnxruntime(folder, self.model.config))
 
@@ -224,7 +222,7 @@ class _ExportJob:
         """Writes a folder for CTranslate2, and adds the tokenizer's files."""
         self.notes += write_ctranslate2(folder, self.model, self.tokenizer, self.dtype)
         if is_checkpoint(self.source):
-            _copy(TOKENIZER_FILES, self.source, folder)
+            _copy(tokenizer_files(), self.source, folder)
         else:
             self.tokenizer.save(folder)
         self.check("CTranslate2", runners.model_in_ctranslate2(folder))

@@ -1,14 +1,18 @@
 """The tokenizer of a model that has none: a text is token ids, written as numbers with spaces between them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from minigpt.errors import TokenizerError
-from minigpt.tokenizer.vocabulary import END_OF_TEXT, MAX_IDS
+from minigpt.tokenizer.config_files import CONFIG, write_json
+from minigpt.tokenizer.files import IDS_ONLY
+from minigpt.tokenizer.vocabulary import END_OF_TEXT, MAX_IDS, bytes_to_unicode
 
 
 @dataclass(frozen=True)
@@ -18,16 +22,14 @@ class IdsOnly:
     size: int
     end_id: int
 
-    merges = ()
     prefix = ()
-    by_character = False
     kind = "none"
     unknown = None
-    difference = ""
+    difference = program = ""
     is_lossless = False
     drops_first_space = True
-    added: ClassVar[dict[str, int]] = {}
     roles: ClassVar[dict[str, str]] = {}
+    config: ClassVar[dict[str, Any]] = {}
     end_of_text = start_of_text = END_OF_TEXT
 
     def __post_init__(self) -> None:
@@ -51,6 +53,11 @@ class IdsOnly:
         """What reads ids."""
         return self
 
+    @property
+    def ids(self) -> dict[str, int]:
+        """Every id in decimal after a space, as files write a space."""
+        return {bytes_to_unicode(f" {id}".encode()): id for id in range(self.size)}
+
     @cached_property
     def tokens(self) -> list[bytes | None]:
         """Every id in decimal after a space."""
@@ -71,6 +78,9 @@ class IdsOnly:
                 )
             ids.append(int(word))
         return ids
+
+    def encode_named(self, text: str) -> None:
+        """Nothing: the parts of a text between the names of special tokens are encoded one by one."""
 
     def encode_array(self, text: str, *, documents: bool = False) -> npt.NDArray[np.uint32]:
         """The ids in a text; with `documents`, a literal "<|endoftext|>" is the end-of-text token.
@@ -93,3 +103,7 @@ class IdsOnly:
     def losses(self) -> list[str]:
         """What of a text is not in its ids."""
         return []
+
+    def write(self, directory: Path, options: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Writes the file by which a folder says that its model has no tokenizer."""
+        write_json(directory / CONFIG, {IDS_ONLY: [self.size, self.end_id]})

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from minigpt.errors import TokenizerError
 from minigpt.foreign_tokenizers.library_checks import check_rules
+from minigpt.tokenizer.config_files import CONFIG, TOKENIZER, write_json
 from minigpt.tokenizer.huggingface_json import added_token, flat_steps
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, replace_surrogates, unicode_to_bytes
 
@@ -48,8 +50,7 @@ class LibraryVocabulary:
     files: Mapping[str, bytes] = field(default_factory=dict)
     difference: str = ""
 
-    merges = ()  # no use of merges, such as BPE-dropout, knows these rules
-    by_character = False
+    program = "the tokenizers library"
 
     @property
     def kind(self) -> str:
@@ -77,6 +78,24 @@ class LibraryVocabulary:
     def coder(self) -> "LibraryCoder":
         """What encodes text by these rules."""
         return LibraryCoder(self)
+
+    def write(self, directory: Path, options: Mapping[str, Any]) -> None:
+        """Writes tokenizer.json and tokenizer_config.json with these further options, and the files that the tokenizer
+        was made from.
+        """
+        config = {
+            **self.config,
+            "bos_token": self.start_of_text,
+            "eos_token": self.end_of_text,
+            **self.roles,
+            "model_input_names": ["input_ids", "attention_mask"],  # without token_type_ids, which GPT-2 models reject
+            "clean_up_tokenization_spaces": False,
+            **options,
+        }
+        write_json(directory / TOKENIZER, self.content)
+        write_json(directory / CONFIG, config, indent=2)
+        for name, content in self.files.items():
+            (directory / name).write_bytes(content)
 
 
 def unknown_token(model: Mapping[str, Any]) -> str | None:
@@ -117,15 +136,25 @@ class LibraryCoder:
         self._unknown_name = vocabulary.unknown
         self._vocabulary = vocabulary
 
-    def encode(self, text: str, *, special_tokens: bool = False) -> list[int]:
-        """The ids of a text; with `special_tokens`, the names of special tokens in it are these tokens, else text.
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text.
 
         Raises: TokenizerError if the library fails.
         """
+        return self._encode(text, self._rules)
+
+    def encode_named(self, text: str) -> list[int]:
+        """The ids of a text in which the names of special tokens are these tokens.
+
+        Raises: TokenizerError if the library fails.
+        """
+        return self._encode(text, self._rules_with_names)
+
+    @staticmethod
+    def _encode(text: str, rules: Any) -> list[int]:
         if not text.isascii():  # the library refuses lone surrogates
             text = replace_surrogates(text)
         with library_errors("it cannot encode this text"):
-            rules = self._rules_with_names if special_tokens else self._rules
             ids: list[int] = rules.encode(text, add_special_tokens=False).ids
         return ids
 

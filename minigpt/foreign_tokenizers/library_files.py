@@ -1,4 +1,4 @@
-"""Reads and writes the files of tokenizers that the `tokenizers` library runs, or that it can run once converted."""
+"""Reads the files of tokenizers that the `tokenizers` library runs, or that it can run once converted."""
 
 from collections.abc import Mapping
 from operator import itemgetter
@@ -8,8 +8,10 @@ from typing import Any
 from minigpt.bounded_reading import read_json_unicode, read_regular
 from minigpt.errors import TokenizerError
 from minigpt.foreign_tokenizers import sentencepiece_file
+from minigpt.foreign_tokenizers.ids_only import IdsOnly
 from minigpt.foreign_tokenizers.library import LibraryVocabulary, model_ids, unknown_token
-from minigpt.tokenizer.config_files import CONFIG, PATHS, TokenizerConfig, as_tokenizer_error, end_token, write_json
+from minigpt.tokenizer.config_files import CONFIG, PATHS, TOKENIZER, TokenizerConfig, as_tokenizer_error, end_token
+from minigpt.tokenizer.files import IDS_ONLY, pair_in, read_pair
 from minigpt.tokenizer.huggingface_json import (
     BYTE_LEVEL,
     added_token,
@@ -18,17 +20,12 @@ from minigpt.tokenizer.huggingface_json import (
     parse_prefix,
     tokenizer_json,
 )
+from minigpt.tokenizer.other_vocabulary import OtherVocabulary, TokenizerReader
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, check_prefix
 
-FILE = "tokenizer.json"
 WORDPIECE = "vocab.txt"
 SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 CONVERTED = (WORDPIECE, *SENTENCEPIECE)
-# Every file of a tokenizer that a model's folder may have.
-TOKENIZER_FILES = (
-    *(FILE, CONFIG, "chat_template.jinja", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
-    *CONVERTED,
-)
 
 # The classes of transformers whose ids these files give; other classes change a text before or after.
 _ANY_CLASS = (None, "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "GPT2Tokenizer")
@@ -38,12 +35,29 @@ _SENTENCEPIECE_CLASSES = ("T5Tokenizer", "LlamaTokenizer", "XLMRobertaTokenizer"
 _ENDS = ("</s>", END_OF_TEXT, "<eos>", "[EOS]", "[SEP]")
 
 
-def converted_file(directory: Path) -> Path | None:
+def read(directory: Path, config: TokenizerConfig, end_of_text: str | None, difference: str) -> OtherVocabulary | None:
+    """The tokenizer in a directory (see `TokenizerReader`).
+
+    Raises: TokenizerError if it is damaged or has rules that are not known here either.
+    """
+    path, pair = directory / TOKENIZER, pair_in(directory)
+    if difference and path.exists():
+        return _read_library_json(path, config, end_of_text, difference)
+    if difference and pair is not None:
+        return _read_prefixed(directory, pair, config, end_of_text, difference)
+    if IDS_ONLY in config.options:
+        with as_tokenizer_error(directory / CONFIG):
+            return IdsOnly(*config.options[IDS_ONLY])
+    converted = _converted_file(directory)
+    return None if converted is None else _read_converted(converted, config, end_of_text)
+
+
+def _converted_file(directory: Path) -> Path | None:
     """The WordPiece or SentencePiece file in a directory, if there is one."""
     return next((directory / name for name in CONVERTED if (directory / name).exists()), None)
 
 
-def read_library_json(
+def _read_library_json(
     path: Path, config: TokenizerConfig, end_of_text: str | None, difference: str
 ) -> LibraryVocabulary:
     """The tokenizer in a tokenizer.json; `difference` is the rule by which it is not GPT-2's kind.
@@ -52,12 +66,12 @@ def read_library_json(
     """
     with as_tokenizer_error(path):
         content = _as_opened(read_json_unicode(path), config)
-        original = converted_file(path.parent)
+        original = _converted_file(path.parent)
         files = {} if original is None else {original.name: read_regular(original)}
         return _combine(content, config, end_of_text, files, difference, from_json=True)
 
 
-def read_converted(path: Path, config: TokenizerConfig, end_of_text: str | None) -> LibraryVocabulary:
+def _read_converted(path: Path, config: TokenizerConfig, end_of_text: str | None) -> LibraryVocabulary:
     """The tokenizer in a vocab.txt of BERT's, or in a file of SentencePiece's.
 
     Raises: TokenizerError if it is damaged, or belongs to a class of transformers that has other rules.
@@ -68,8 +82,8 @@ def read_converted(path: Path, config: TokenizerConfig, end_of_text: str | None)
         known = _WORDPIECE_CLASSES if path.name == WORDPIECE else _SENTENCEPIECE_CLASSES
         if class_name not in (*_ANY_CLASS, *known):
             raise TokenizerError(
-                f"its tokenizer_class ({config.class_name}) must be {' or '.join(known)}; for others, save a {FILE}"
-                " next to it: transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+                f"its tokenizer_class ({config.class_name}) must be {' or '.join(known)}; for others, save a"
+                f" {TOKENIZER} next to it: transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
             )
         if path.name == WORDPIECE:
             content = _wordpiece_json(file.decode(), {**config.options, **config.roles})
@@ -85,35 +99,19 @@ def read_converted(path: Path, config: TokenizerConfig, end_of_text: str | None)
         return _combine(content, config, end_of_text, {path.name: file}, f"its {path.name} is of another kind")
 
 
-def read_prefixed(
-    vocab: dict[str, int], merges: list[str], config: TokenizerConfig, end_of_text: str | None, files: dict[str, bytes]
+def _read_prefixed(
+    directory: Path, pair: tuple[str, str], config: TokenizerConfig, end_of_text: str | None, difference: str
 ) -> LibraryVocabulary:
     """The tokenizer in a vocab.json and a merges.txt whose config puts a space before every text.
 
     Raises: TokenizerError if it is damaged.
     """
-    prefixed = BYTE_LEVEL | {"add_prefix_space": True}
-    content = tokenizer_json(bpe_model(vocab, merges), [], pre_tokenizer=prefixed, decoder=prefixed)
-    return _combine(content, config, end_of_text, files, "its add_prefix_space (True) must be false")
-
-
-def write(directory: Path, vocabulary: LibraryVocabulary, options: Mapping[str, Any]) -> None:
-    """Writes tokenizer.json and tokenizer_config.json with these further options, and the files that the tokenizer was
-    made from.
-    """
-    config = {
-        **vocabulary.config,
-        "bos_token": vocabulary.start_of_text,
-        "eos_token": vocabulary.end_of_text,
-        **vocabulary.roles,
-        "model_input_names": ["input_ids", "attention_mask"],  # without token_type_ids, which GPT-2 models reject
-        "clean_up_tokenization_spaces": False,
-        **options,
-    }
-    write_json(directory / FILE, vocabulary.content)
-    write_json(directory / CONFIG, config, indent=2)
-    for name, content in vocabulary.files.items():
-        (directory / name).write_bytes(content)
+    vocab, merges = read_pair(directory, pair)
+    with as_tokenizer_error(directory / pair[0]):
+        files = {name: read_regular(directory / name) for name in pair}
+        prefixed = BYTE_LEVEL | {"add_prefix_space": True}
+        content = tokenizer_json(bpe_model(vocab, merges), [], pre_tokenizer=prefixed, decoder=prefixed)
+        return _combine(content, config, end_of_text, files, difference)
 
 
 def _as_opened(content: dict[str, Any], config: TokenizerConfig) -> dict[str, Any]:
@@ -241,3 +239,6 @@ def _bert_around_text(vocab: Mapping[str, int], roles: Mapping[str, str]) -> dic
     if start not in vocab or end not in vocab:
         return None
     return around_text([vocab[start]], {vocab[start]: start, vocab[end]: end}, [vocab[end]])
+
+
+reader = TokenizerReader(CONVERTED, read)

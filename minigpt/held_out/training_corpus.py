@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.config import ReadingConfig
-from minigpt.data.corpus import Corpus, corpus_fingerprint
+from minigpt.data.corpus import Corpus
 from minigpt.data.sources import Scan
+from minigpt.data.texts import Texts, find_texts, has_tokens
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import CheckpointError, ConfigError, DataError
-from minigpt.importers.token_tokenizer import tokenizer_of
-from minigpt.large_corpora.mixture import Texts, scan_texts, weighted
-from minigpt.large_corpora.token_files import has_tokens
 from minigpt.storage.checkpoint import Checkpoint
 from minigpt.storage.run import read_record
 from minigpt.storage.run_record import TEXT, CorpusRecord, RunRecord
@@ -46,7 +44,7 @@ def find_training_corpus(checkpoint: Checkpoint, *, fix: str) -> tuple[Corpus, S
                 f"{'cannot be read' if texts is None else 'has changed since'}; {fix}"
             ) from error
         corpus = recorded.build(texts)
-    return corpus, texts.scans[0] if texts is not None and texts.scans and not texts.weights else None
+    return corpus, texts.single if texts is not None else None
 
 
 def given_training_corpus(
@@ -135,9 +133,9 @@ def _overlap(found: Scan, what: str, recorded: "_Recorded", name: str, held_out:
 
     `held_out` ends it. None if the record shows no overlap.
     """
-    if recorded.is_text(Texts([found], ())):
+    if recorded.is_text(Texts([found])):
         return f"{what} is the text that {name} was trained on, so these figures say little about other text{held_out}"
-    paths = [path for path, _ in weighted(recorded.sources)] if recorded.reading.mix else recorded.sources
+    paths = [recorded.reading.parted(source)[0] for source in recorded.sources]
     if any(map(has_tokens, paths)):
         return _not_compared(what, name)
     again = recorded.texts_again() if recorded.corpus.train_bytes <= _MOST_COMPARED else None
@@ -186,7 +184,7 @@ class _Recorded:
 
     def texts(self, sources: Sequence[str]) -> Texts:
         """Reads these sources with the settings of the run."""
-        return scan_texts(sources, self.reading)
+        return find_texts(sources, self.reading)
 
     def texts_again(self) -> Texts | None:
         """Reads the sources of the run; None if they cannot be read, or were standard input."""
@@ -199,18 +197,11 @@ class _Recorded:
 
     def is_text(self, texts: Texts) -> bool:
         """Whether this is the whole text that the run was trained on."""
-        if texts.tokens:
-            return self.build(texts).fingerprint == self.corpus.fingerprint
-        fraction = self.reading.validation_fraction
-        return corpus_fingerprint(texts.scans, texts.weights, self.tokenizer, fraction) == self.corpus.fingerprint
+        return texts.fingerprint(self.tokenizer, self.reading.validation_fraction) == self.corpus.fingerprint
 
     def build(self, texts: Texts, progress: ByteProgress | None = None) -> Corpus:
         """Tokenizes the run's text again, with the same held-out part."""
-        fraction, (scans, weights, tokens) = self.reading.validation_fraction, texts
-        if tokens:
-            _, characters = tokenizer_of([file for text in tokens for file in text], self.tokenizer)
-            return Corpus.of_tokens(tokens, weights, self.tokenizer, characters, validation_fraction=fraction)
-        return Corpus.mix(scans, weights, self.tokenizer, validation_fraction=fraction, progress=progress)
+        return texts.build(self.tokenizer, validation_fraction=self.reading.validation_fraction, progress=progress)
 
 
 def _document_hashes(found: Scan) -> list[bytes]:

@@ -1,22 +1,16 @@
 """Several texts with weights: which text each training sequence comes from, as a pure function of seed and number."""
 
 import math
-import os
 from collections.abc import Sequence
-from functools import lru_cache, partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from minigpt.config import ReadingConfig
 from minigpt.data import batches
-from minigpt.data.source_files import SourceFile
-from minigpt.data.sources import Scan, scan
 from minigpt.errors import ConfigError
-from minigpt.large_corpora.token_files import TokenFile, find_token_files
 from minigpt.seeds import mix_seed
 
 BLOCK = 10_000  # sequences in which each text has exactly its share
@@ -42,61 +36,6 @@ def weighted(sources: Sequence[str]) -> list[tuple[str, float]]:
         found.append((text, weight))
     shares([weight for _, weight in found], [text for text, _ in found])
     return found
-
-
-class Texts(NamedTuple):
-    """Some texts, and their weights in a mixture; one text has none. Each is a scan, or a list of files of tokens."""
-
-    scans: list[Scan]
-    weights: tuple[float, ...]
-    tokens: Sequence[Sequence[TokenFile]] = ()
-
-
-def scan_texts(sources: Sequence[str], reading: ReadingConfig, cache: Path | None = None) -> Texts:
-    """Scans the sources as one text or, with `mix`, each as a text with a weight; see `scan` for `cache`.
-
-    Raises: DataError, ConfigError as `scan` and `weighted`; ConfigError for a file in two texts of a mixture, unless
-    equal documents are dropped.
-    """
-    pairs = weighted(sources) if reading.mix else []
-    weights = tuple(weight for _, weight in pairs)
-    tokens = [find_token_files(each) for each in ([[text] for text, _ in pairs] or [list(sources)])]
-    if any(tokens):
-        _check_tokens(tokens, reading)
-        return Texts([], weights, tokens)
-    seen: set[bytes] | None = set() if reading.deduplicate else None
-    read = partial(
-        scan, text_key=reading.text_key, encoding=reading.encoding, encoding_errors=reading.encoding_errors, seen=seen,
-        cache=cache,
-    )  # fmt: skip
-    scans = [read(text) for text, _ in pairs] if pairs else [read(list(sources))]
-    if seen is None:
-        _check_separate([text.files for text in scans], ", or add --deduplicate")
-    return Texts(scans, weights)
-
-
-def _check_tokens(texts: Sequence[Sequence[TokenFile]], reading: ReadingConfig) -> None:
-    """Raises ConfigError for texts beside files of tokens, and for settings of reading that these cannot have."""
-    if not all(texts):
-        raise ConfigError("mix: some of the texts are files of tokens and others are not; give files of one kind")
-    for name in ("text_key", "encoding", "encoding_errors", "special_tokens", "deduplicate"):
-        if getattr(reading, name) != getattr(ReadingConfig(), name):
-            raise ConfigError(f"{name} has no effect on {texts[0][0].name}, which is tokenized already; omit it")
-    _check_separate(texts, "")
-
-
-def _check_separate(texts: Sequence[Sequence[SourceFile] | Sequence[TokenFile]], also: str) -> None:
-    """Raises ConfigError for a file in two texts: documents that are held out of one would be trained on in another."""
-    known: set[str] = set()
-    for text in texts:
-        paths = [os.path.realpath(file.path) for file in text]
-        for name, path in zip([file.name for file in text], paths, strict=True):
-            if path in known:
-                raise ConfigError(
-                    f"mix: {name} is in two texts, so its held-out documents would be trained on; remove it from "
-                    f"one of them{also}"
-                )
-        known.update(paths)
 
 
 def held_out(parts: Sequence[npt.NDArray[Any]], weights: Sequence[float], end_of_text: int) -> npt.NDArray[Any]:

@@ -28,11 +28,11 @@ import numpy.typing as npt
 from minigpt.bounded_reading import read_regular
 from minigpt.data.folders import is_file
 from minigpt.data.formats import HEAD_BYTES, looks_like_text
-from minigpt.data.joined import JoinedArrays
 from minigpt.data.source_files import reading
 from minigpt.data.split import DEFAULT_FRACTION, ENOUGH_BYTES
 from minigpt.data.token_writer import token_type
 from minigpt.errors import ConfigError, DataError, MissingTextError
+from minigpt.large_corpora.joined import JoinedArrays
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _COMPANIONS = (".ds.index", ".ds.metadata", ".ds.loss", "meta.pkl", "tokenizer.json")

@@ -6,38 +6,33 @@ An error in a logger ends that logger and is reported in one sentence; training 
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from minigpt.cli.render.terminal import note
 from minigpt.errors import ConfigError, first_line_of
-from minigpt.optional_packages import check_installed
-
-if TYPE_CHECKING:
-    from minigpt.storage.run import Run
-    from minigpt.training.events import Evaluation, Event, Finished, Step
-
-
-def check_loggers(names: Iterable[str]) -> None:
-    """Raises ConfigError for an unknown logger, MissingPackageError for one whose package is not installed."""
-    for name in names:
-        if name not in _LOGGERS:
-            raise ConfigError(f"log ({name!r}) must be one of {', '.join(_LOGGERS)}")
-        check_installed(f"--log {name}", name)
+from minigpt.loggers.settings import LoggerSettings
+from minigpt.runs.events import Activity, Event, Planned, SpeedChange, Started, TeacherTrained
+from minigpt.runs.job import Job
+from minigpt.runs.sinks import Sink, SinkSettings
+from minigpt.storage.remove_run import find_removable, remove_run
+from minigpt.storage.run import Run
+from minigpt.training.events import Evaluation, Finished, Notice, Sample, Saved, Step
+from minigpt.training.events import Event as TrainEvent
 
 
 @contextmanager
 def open_loggers(
-    names: Iterable[str], run: "Run", report: Callable[[str], None], title: str, *, required: bool = True
-) -> Iterator[Callable[["Event"], None]]:
+    names: Iterable[str], run: Run, report: Callable[[str], None], title: str, *, required: bool = True
+) -> Iterator[Callable[[TrainEvent], None]]:
     """Yields a function that writes an event to each of the loggers named, `tensorboard` and `wandb`.
 
     `report` is called with a sentence on each logger that fails. `title` is the run's name in Weights & Biases.
     Raises: ConfigError if one cannot start. If none is `required`, that is reported too.
     """
     names = dict.fromkeys(names)
-    check_loggers(names)
     loggers: dict[str, _Logger] = {}
 
     def attempt(act: Callable[[_Logger], None]) -> None:
@@ -67,15 +62,13 @@ class _Logger:
 
     start_hint = "reinstall it"  # what to do if it cannot start
 
-    def __init__(self, run: "Run", title: str) -> None:
+    def __init__(self, run: Run, title: str) -> None:
         self.run, self.title = run, title
         self._relocations = run.relocations
         self._next_step: int | None = None
 
-    def write(self, event: "Event") -> None:
+    def write(self, event: TrainEvent) -> None:
         """Writes an event, except while the run's folder is lost: the next save continues in a new one."""
-        from minigpt.training.events import Notice, Sample, Saved, Step
-
         if isinstance(event, Notice) or not self.run.is_in_place:
             return
         if self._relocations != self.run.relocations:
@@ -116,10 +109,8 @@ class _Logger:
         raise NotImplementedError
 
 
-def _metrics(event: "Step | Evaluation | Finished") -> dict[str, float]:
+def _metrics(event: Step | Evaluation | Finished) -> dict[str, float]:
     """An event's metrics by the names of their charts; a prefix before a slash groups charts."""
-    from minigpt.training.events import Evaluation, Step
-
     if isinstance(event, Step):
         names = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")[0 if event.is_scored else 1 :]
         return {f"train/{name}": getattr(event, name) for name in names}
@@ -135,7 +126,7 @@ class _TensorBoardLogger(_Logger):
     A run that is resumed or rolls back opens another file, which hides the later steps of the earlier files.
     """
 
-    def __init__(self, run: "Run", title: str) -> None:
+    def __init__(self, run: Run, title: str) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         super().__init__(run, title)
@@ -174,7 +165,7 @@ class _WandbLogger(_Logger):
 
     start_hint = "log in by `wandb login`, or set WANDB_MODE=offline"
 
-    def __init__(self, run: "Run", title: str) -> None:
+    def __init__(self, run: Run, title: str) -> None:
         super().__init__(run, title)
         self._wandb = importlib.import_module("wandb")
         self._id = re.sub(r"[^\w-]+", "-", f"{title}-{run.record.started or ''}")[:128]
@@ -201,3 +192,48 @@ class _WandbLogger(_Logger):
 
 
 _LOGGERS: dict[str, type[_Logger]] = {"tensorboard": _TensorBoardLogger, "wandb": _WandbLogger}
+
+
+class LoggerSink(Sink):
+    """Gives the events of a job to loggers, which are opened for its teacher, if it trains one, and for its model."""
+
+    def __init__(self, job: Job, names: Sequence[str]) -> None:
+        self.job, self.names = job, names
+        self._opened = ExitStack()
+        self._log: Callable[[TrainEvent], None] | None = None
+
+    def receive(self, event: Event) -> Iterable[Event]:
+        if isinstance(event, Started):
+            self._open(event)
+        elif self._log is not None and not isinstance(event, SpeedChange | Activity | Planned):
+            self._log(event.finished if isinstance(event, TeacherTrained) else event)
+        return ()
+
+    def close(self, finished: Finished | None) -> Iterable[str]:  # noqa: ARG002
+        self._opened.close()
+        return ()
+
+    def _open(self, started: Started) -> None:
+        job, is_first = self.job, self._log is None
+        run = Run.open(started.directory) if started.is_teacher else job.run
+        title = job.run.directory.name + ("-teacher" if started.is_teacher else "")
+        self._opened.close()
+        loggers = open_loggers(self.names, run, note, title, required=is_first)
+        try:
+            self._log = self._opened.enter_context(loggers)
+        except ConfigError:
+            if not job.resume:
+                _discard_run(job.run)
+            raise
+
+
+def _discard_run(run: Run) -> None:
+    """Removes the folder of a run that cannot begin to train; `minigpt generate` would take it for the newest."""
+    run.unlock()
+    remove_run(find_removable(run.directory.name, run.directory.parent))
+
+
+def logger_sink(job: Job, settings: SinkSettings) -> LoggerSink | None:
+    """The sink of the loggers that are asked for."""
+    names = LoggerSettings.of(settings).log
+    return LoggerSink(job, names) if names else None

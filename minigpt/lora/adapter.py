@@ -5,7 +5,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,13 @@ from torch import Tensor
 from minigpt.errors import CheckpointError
 from minigpt.lora.layers import LoRA, lora_layers, lora_of
 from minigpt.model.gpt import GPT
-from minigpt.storage.files import atomic_json, atomic_write, exists
 from minigpt.storage.folder import Content
 from minigpt.storage.huggingface import EMBEDDING_MODULE, HEAD_MODULE, PREFIX, linear_layers, stored_tensors
-from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, WEIGHTS
-from minigpt.storage.tensors import TensorFile, save_tensors
+from minigpt.storage.names import ADAPTER_WEIGHTS
+from minigpt.storage.tensors import TensorFile, tensor_content
 
 BASE_SHA256 = "base_sha256"  # key in the metadata of an adapter's tensors: the `weights_hash` of its base
 _PEFT = "base_model.model."  # before the name of every tensor
-
-
-def is_adapter(directory: Path) -> bool:
-    """Whether a folder holds an adapter and not a whole model."""
-    return exists(directory / ADAPTER_CONFIG) and not exists(directory / WEIGHTS)
 
 
 def adapter_config(model: GPT, base: str | None) -> dict[str, Any]:
@@ -75,31 +69,14 @@ def _paths(model: GPT) -> list[str]:
     return list(dict.fromkeys(name.split(".", 2)[2] for name, _ in lora_layers(model)))
 
 
-def write_adapter_config(directory: Path, model: GPT, base: str | None) -> None:
-    """Replaces the adapter_config.json of a folder, atomically.
-
-    Raises: CheckpointError if it cannot be written.
-    """
-    atomic_json(directory / ADAPTER_CONFIG, adapter_config(model, base))
-
-
-def save_adapter(
-    directory: Path,
-    model: GPT,
-    metadata: Mapping[str, str] | None = None,
-    *,
-    write_file: Callable[[Path, Content], None] = atomic_write,
-) -> None:
-    """Replaces the tensors of an adapter, by `write_file`.
-
-    Raises: CheckpointError if they cannot be written.
-    """
+def adapter_weights(model: GPT, metadata: Mapping[str, str]) -> Content:
+    """The content of adapter_model.safetensors."""
     tensors = {stored: parameter.detach() for stored, _, parameter in _stored_parameters(model)}
-    save_tensors(directory / ADAPTER_WEIGHTS, tensors, {"format": "pt", **(metadata or {})}, write_file)
+    return tensor_content(tensors, {"format": "pt", **metadata})
 
 
-def read_trained_state(directory: Path, model: GPT) -> dict[str, Tensor]:
-    """The tensors of an adapter that `save_adapter` wrote, under the names of `trained_state`.
+def read_adapter_weights(directory: Path, model: GPT) -> dict[str, Tensor]:
+    """The tensors of an adapter that `adapter_weights` has, under the names of `trained_state`.
 
     Raises: CheckpointError if the file is missing or damaged, or of an adapter of another shape.
     """

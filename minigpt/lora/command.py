@@ -28,7 +28,8 @@ def merge(
     - `minigpt merge letters`
     - `minigpt merge adapters/poems --model gpt2 --name poems`
     """
-    from minigpt.pretrained.open_model import find_model, merge_adapter
+    from minigpt.lora.adapter_format import merge_adapter
+    from minigpt.pretrained.open_model import find_model
 
     path = None if base is None else find_model(base, checkpoints)
     merged, notes = merge_adapter(model, into=name, base=path, checkpoints=checkpoints)

@@ -5,7 +5,7 @@ changes is a few megabytes.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -83,19 +83,3 @@ def lora_layers(model: GPT) -> Iterator[tuple[str, LoRALinear]]:
 def lora_of(model: GPT) -> LoRA | None:
     """The shape of the model's adapter; None for a model without one."""
     return next((layer.lora for _, layer in lora_layers(model)), None)
-
-
-def trained_state(model: GPT) -> dict[str, Tensor]:
-    """What training changes: the adapter's tensors, with the token embedding if it is trained, or else all weights."""
-    if lora_of(model) is None:
-        return model.state_dict()
-    return {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-def load_trained_state(model: GPT, tensors: Mapping[str, Tensor]) -> None:
-    """Copies tensors, named as in `trained_state`, into the model."""
-    if lora_of(model) is None:
-        model.load_state_dict(tensors)
-        return
-    for name, tensor in trained_state(model).items():
-        tensor.copy_(tensors[name])

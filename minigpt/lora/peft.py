@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from minigpt.config import GPTConfig
+from minigpt.edges import not_installed
 from minigpt.errors import CheckpointError, quoted
-from minigpt.importers.torch_file import open_torch, torch_tensors
 from minigpt.lora.adapter import BASE_SHA256, weights_hash
 from minigpt.model.gpt import GPT
 from minigpt.pretrained.hub import is_hub_name
@@ -32,11 +32,10 @@ from minigpt.storage.huggingface import (
     stored_tensors,
 )
 from minigpt.storage.json_record import is_integer, is_number, is_text, mapping
-from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, WEIGHTS, last_part
+from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, PICKLED_ADAPTER, WEIGHTS, last_part
 from minigpt.storage.run import read_record
 from minigpt.storage.tensors import TensorFile
 
-PICKLED_ADAPTER = "adapter_model.bin"  # of peft before 2024
 _LAYER = r"(?P<layer>h\.\d{1,5}\.(?:attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj))"
 _EMBEDDING = f"{EMBEDDING_MODULE}.weight"
 _NAMES = {
@@ -182,6 +181,10 @@ def _read_tensors(directory: Path) -> tuple[dict[str, Tensor], Mapping[str, str]
     path = directory / PICKLED_ADAPTER
     if not exists(path):
         raise CheckpointError(f"{directory} has an {ADAPTER_CONFIG} but no {ADAPTER_WEIGHTS}; copy it again")
+    if absent := not_installed("weight_reader"):
+        raise CheckpointError(f"{path} is a file of torch.save, which cannot be read; {absent}")
+    from minigpt.importers.torch_file import open_torch, torch_tensors
+
     content = open_torch(path)
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors")

@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from minigpt.config.gpt_config import GPTConfig
 from minigpt.config.train_settings import TrainSettings
 from minigpt.errors import ConfigError
 from minigpt.settings import setting
+
+if TYPE_CHECKING:
+    from minigpt.model.gpt import GPT
 
 LORA_TARGETS = ("qkv_proj", "out_proj", "up_proj", "down_proj")  # the linear layers of a block
 _OF_LORA = {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_embedding", "base_dtype"}
@@ -59,6 +63,30 @@ class LoraSettings(TrainSettings):
         if (of_lora := sorted(_OF_LORA & given.keys())) and not given.get("lora"):
             name = of_lora[0]
             raise ConfigError(f"{name} ({given[name]}) needs --lora, the adapter that it is a setting of")
+
+    def check_model(self, model: "GPT") -> None:
+        super().check_model(model)
+        if self.lora or self.freeze:
+            from minigpt.lora.fine_tuning import check_applied
+
+            check_applied(model, self)
+
+    def largest_dropout(self, model: GPTConfig) -> float:
+        return max(super().largest_dropout(model), self.lora_dropout if self.lora else 0.0)
+
+    def decided(self) -> dict[str, Any]:
+        return super().decided() | {"lora": bool(self.lora), "lora_embedding": bool(self.lora_embedding)}
+
+    def check_base(self, base: str | None) -> None:
+        super().check_base(base)
+        for name in ("lora", "freeze"):
+            if base is None and getattr(self, name):
+                raise ConfigError(f"{name} needs --from: the model to fine-tune")
+
+    @property
+    def maps_base(self) -> bool:
+        # Weights that are compressed are read once, so they need not be copied into memory before.
+        return super().maps_base or self.base_dtype != "float32"
 
     @property
     def unsharded_for(self) -> str:

@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import cast
 
 from minigpt.errors import CheckpointError
-from minigpt.foreign_tokenizers.library_files import TOKENIZER_FILES
-from minigpt.storage.names import ADAPTER_CONFIG, CONFIG, GENERATION_CONFIG, WEIGHTS
-from minigpt.tokenizer.files import has_tokenizer
+from minigpt.pretrained.huggingface import SHARDS, weight_readers
+from minigpt.storage.names import ADAPTER_CONFIG, CONFIG, GENERATION_CONFIG
+from minigpt.tokenizer.files import has_tokenizer, tokenizer_files
 
 GPT2_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 _OWNER = "openai-community"
-_INDEX = ".index.json"
-# The forms that weights are stored in, the preferred ones first; one of them is downloaded.
-_FORMS = (WEIGHTS, WEIGHTS + _INDEX, "pytorch_model.bin", "pytorch_model.bin" + _INDEX)
 _FILES = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json"}  # suffixes of paths, not of names on the hub
 
 
@@ -81,7 +78,7 @@ def download(repository: str, revision: str | None = None, *, cached: bool = Fal
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     # minigpt has GPT-2's tokenizer
-    needed = [CONFIG, *(() if is_openai(repository) else (*TOKENIZER_FILES, GENERATION_CONFIG))]
+    needed = [CONFIG, *(() if is_openai(repository) else (*tokenizer_files(), GENERATION_CONFIG))]
     with _wrap_hub_errors(repository, revision):
         if cached or constants.HF_HUB_OFFLINE:
             found = snapshot_download(repository, revision=revision, allow_patterns=needed, local_files_only=True)
@@ -101,7 +98,8 @@ def download(repository: str, revision: str | None = None, *, cached: bool = Fal
 
 def _choose(repository: str, names: Sequence[str]) -> tuple[str, list[str]]:
     """The file that the weights of a repository are opened by, of those with these names, and all files of them."""
-    weights = next((form for form in _FORMS if form in names), None)
+    forms = [name for reader in weight_readers() for name in reader.hub_files]  # the preferred ones first
+    weights = next((form for form in forms if form in names), None)
     if CONFIG not in names or weights is None:
         if ADAPTER_CONFIG in names:
             raise CheckpointError(
@@ -110,9 +108,9 @@ def _choose(repository: str, names: Sequence[str]) -> tuple[str, list[str]]:
             )
         if CONFIG not in names:
             raise CheckpointError(f"{repository} has no {CONFIG}, so it is not a model of transformers")
-        raise CheckpointError(f"{repository} has none of {', '.join(_FORMS)}, so there are no weights to import")
-    if weights.endswith(_INDEX):
-        suffix = Path(weights.removesuffix(_INDEX)).suffix
+        raise CheckpointError(f"{repository} has none of {', '.join(forms)}, so there are no weights to import")
+    if weights.endswith(SHARDS):
+        suffix = Path(weights.removesuffix(SHARDS)).suffix
         return weights, [weights, *(name for name in names if name.endswith(suffix) and "/" not in name)]
     return weights, [weights]
 

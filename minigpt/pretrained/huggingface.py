@@ -13,15 +13,16 @@ from typing import Any
 from torch import Tensor
 
 from minigpt.config import GPTConfig
-from minigpt.errors import CheckpointError
-from minigpt.foreign_tokenizers.ids_only import IdsOnly
+from minigpt.edges import provided
+from minigpt.errors import CheckpointError, TokenizerError
 from minigpt.pretrained.imported_model import (
     ImportedModel,
+    WeightReader,
     check_vocabulary,
     may_use_gpt2_vocabulary,
     tokenizer_notes,
 )
-from minigpt.storage.checkpoint import CONFIG
+from minigpt.storage.checkpoint import CONFIG, WEIGHTS
 from minigpt.storage.files import read_json
 from minigpt.storage.huggingface import (
     check_size,
@@ -30,11 +31,13 @@ from minigpt.storage.huggingface import (
     plain_name,
     unused_heads,
 )
-from minigpt.storage.tensors import LazyTensor, TensorSource
+from minigpt.storage.tensors import LazyTensor, TensorFile, TensorSource
 from minigpt.tokenizer.config_files import read_config
-from minigpt.tokenizer.files import has_tokenizer
+from minigpt.tokenizer.files import IDS_ONLY, has_tokenizer
+from minigpt.tokenizer.other_vocabulary import read_other
 from minigpt.tokenizer.tokenizer import Tokenizer
 
+SHARDS = ".index.json"  # ends the name of an index of files
 # The options that scale the attention, with GPT-2's values. Other values are equal to a factor on the queries.
 _SCALES = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
 _QUERIES = re.compile(r"h\.(\d{1,5})\.attn\.c_attn\.(weight|bias)")
@@ -76,11 +79,15 @@ def scales_attention(values: Mapping[str, Any]) -> dict[str, bool]:
 
 def _ids_only(folder: Path, config: GPTConfig) -> tuple[Tokenizer, list[str]]:
     """What stands for the tokenizer of a model that has none, and a note."""
-    known = [id for id in read_config(folder).stop_ids if 0 <= id < config.vocab_size]
+    files = read_config(folder)
+    known = [id for id in files.stop_ids if 0 <= id < config.vocab_size]
     end, *others = known or [config.vocab_size - 1]
     ends = f"each of the ids {', '.join(map(str, known))} ends" if others else f"the id {end} ends"
     note = f"no tokenizer: texts are token ids with spaces between them, and {ends} a text"
-    return Tokenizer(IdsOnly(config.vocab_size, end)).with_end_ids(others), [
+    vocabulary = read_other(folder, files._replace(options={IDS_ONLY: [config.vocab_size, end]}))
+    if vocabulary is None:
+        raise TokenizerError("a model without a tokenizer cannot be imported: what reads its ids is not installed")
+    return Tokenizer(vocabulary).with_end_ids(others), [
         note if known else f"{note}, because config.json names no other"
     ]
 
@@ -141,3 +148,36 @@ def open_sharded(index: Path, open_shard: Callable[[Path], TensorSource]) -> Ten
             source.close()
 
     return TensorSource(index, tensors, close)
+
+
+def _matches(path: Path, start: bytes) -> bool:
+    return (
+        path.suffix == ".safetensors"
+        or path.name.endswith(SHARDS)
+        or (start[:1] not in b"{<" and _could_be_safetensors(path, start))
+    )
+
+
+def _could_be_safetensors(path: Path, start: bytes) -> bool:
+    """Whether a file starts like safetensors, with the length of a header that fits into the file."""
+    return len(start) == 8 and 2 <= int.from_bytes(start, "little") <= path.stat().st_size - 8
+
+
+def _read(path: Path, ids_only: bool) -> ImportedModel:
+    tensors = open_sharded(path, TensorFile) if path.name.endswith(SHARDS) else TensorFile(path)
+    return open_huggingface(path, tensors, ids_only=ids_only)
+
+
+HUGGING_FACE = WeightReader(
+    matches=_matches,
+    read=_read,
+    hub_files=(WEIGHTS, WEIGHTS + SHARDS),
+    single_files=("*.safetensors",),
+    folders=("Hugging Face's",),
+    files=(".safetensors", SHARDS),
+)
+
+
+def weight_readers() -> tuple[WeightReader, ...]:
+    """The readers of weights: Hugging Face's, then those of the installed edges."""
+    return (HUGGING_FACE, *(reader for readers in provided("weight_reader") for reader in readers))

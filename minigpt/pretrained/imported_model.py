@@ -1,17 +1,12 @@
 """The result of every importer, its tensors by Hugging Face's names, and checks of its tokenizer against its model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-
-from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.foreign_tokenizers.library import LibraryVocabulary
-from minigpt.storage.huggingface import StoredTensor, stored_tensors
-from minigpt.storage.tensors import LazyTensor, TensorSource
+from minigpt.storage.tensors import TensorSource
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -34,53 +29,28 @@ class ImportedModel:
     scales_queries: bool = False
 
 
-def find_tensors(
-    path: Path,
-    config: GPTConfig,
-    shapes: Mapping[str, tuple[int, ...]],
-    name_of: Callable[[StoredTensor], str],
-    *,
-    transposes: bool = False,
-) -> dict[str, str]:
-    """The names that a model's tensors have in a file, by Hugging Face's.
+def _nothing(_: Path) -> Path | None:
+    return None
 
-    A shape in the file may have additional leading dimensions of 1, as OpenAI's convolutions of width 1 have;
-    `transposes` if its matrices are the transposes of Hugging Face's where torch's are.
-    Raises: CheckpointError for a tensor that is missing or of the wrong shape.
+
+@dataclass(frozen=True, kw_only=True)
+class WeightReader:
+    """Reads the models of one format, or of several (the seam `weight_reader`).
+
+    `matches` takes a path, of a file with its first 8 bytes. `read` opens what matches; it takes whether the tokenizer
+    of a Hugging Face folder is not read (`ImportedModel` then has one of ids only).
+
+    A folder is opened by the first of these: a file of `hub_files`, by which also a model on the hub is opened; the
+    path that `find` gives; the only file of a pattern of `single_files`. `folders` and `files` tell what is read.
     """
-    names = {}
-    for stored in stored_tensors(config):
-        name, expected = name_of(stored), _shape_in_file(stored, transposes)
-        if name not in shapes:
-            raise CheckpointError(f"{path} has no tensor {name!r}, expected of shape {expected}")
-        check_shape(path, name, shapes[name], expected)
-        names[stored.stored_name] = name
-    return names
 
-
-def lazy_tensors(
-    config: GPTConfig, names: Mapping[str, str], read: Callable[[str, bool], Tensor], *, transposes: bool = False
-) -> dict[str, LazyTensor]:
-    """The tensors with these names in a file, which `read` reads; `transposes` as in `find_tensors`."""
-    return {
-        stored.stored_name: LazyTensor.shaped(
-            partial(read, names[stored.stored_name]),
-            _shape_in_file(stored, transposes),
-            transposed=transposes and stored.transposed,
-        )
-        for stored in stored_tensors(config)
-    }
-
-
-def check_shape(path: Path, name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    """Raises CheckpointError if a tensor in a file has another shape than expected, apart from leading ones."""
-    leading = len(shape) - len(expected)
-    if leading < 0 or shape[leading:] != expected or any(size != 1 for size in shape[:leading]):
-        raise CheckpointError(f"{name!r} in {path} has shape {shape}, expected {expected}")
-
-
-def _shape_in_file(stored: StoredTensor, transposes: bool) -> tuple[int, ...]:
-    return stored.shape[::-1] if transposes and stored.transposed else stored.shape
+    matches: Callable[[Path, bytes], bool]
+    read: Callable[[Path, bool], ImportedModel]
+    hub_files: tuple[str, ...] = ()
+    find: Callable[[Path], Path | None] = _nothing
+    single_files: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 def may_use_gpt2_vocabulary(config: GPTConfig) -> bool:
@@ -97,11 +67,11 @@ def tokenizer_notes(tokenizer: Tokenizer) -> list[str]:
     names = {id: name for name, id in tokenizer.special.items()}
     before = "".join(names[id] for id in tokenizer.prefix_ids)
     begins = f"{before} begins every prompt, as in transformers"
-    if isinstance(tokenizer.vocabulary, LibraryVocabulary):
+    if program := tokenizer.program:
         lost = "; ".join(tokenizer.losses() or ["it keeps every character"])
         start = begins if before else f"an empty prompt becomes {names[tokenizer.start_of_text]}"
         ends = f"{names[tokenizer.end_of_text]} ends a text"
-        notes.append(f"the tokenizer ({tokenizer.name}) is run by the tokenizers library: {lost}; {start}, and {ends}")
+        notes.append(f"the tokenizer ({tokenizer.name}) is run by {program}: {lost}; {start}, and {ends}")
     elif before:
         notes.append(f"{begins} (the tokenizer's post_processor or add_bos_token)")
     return notes

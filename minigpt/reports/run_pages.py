@@ -1,69 +1,86 @@
 """The loss curve and the report of a run: the report while it trains, both when it has ended."""
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from minigpt.autoplan.baselines import recorded_baselines
+from minigpt.cli.render.terminal import note
 from minigpt.errors import MissingPackageError
 from minigpt.reports import REPORT, loss_curve
 from minigpt.reports.page_data import rounded
 from minigpt.reports.run_report import write_report
+from minigpt.reports.settings import ReportSettings
 from minigpt.runs.events import Event, SpeedChange, Started, TeacherTrained
+from minigpt.runs.job import Job
+from minigpt.runs.sinks import Sink, SinkSettings
 from minigpt.storage.run import Run
 from minigpt.tokenizer.display import one_line
 from minigpt.training.events import Evaluation, Finished, Notice, Sample, Step
 
-Kind = TypeVar("Kind", bound=Event)
 _SHARE = 0.01  # of the time of the run that writing the page may take
 _MOST_NOTICES = 50
 
 
-def keep_report(
-    training: Generator[Kind, None, None], run: Run, *, opened: Callable[[Path], object] | None = None
-) -> Generator[Kind | Notice, None, None]:
-    """Passes on the events of a job, and rewrites the report of its `run` at each evaluation, as a page that reloads.
+class ReportSink(Sink):
+    """Rewrites the report of a job's run at each evaluation, as a page that reloads, and both pages at the end.
 
-    `opened` is called once with its path, when it is there. If the caller leaves before the end, training is closed
-    first, which saves, and the page ends too. An error of the page is a notice, once; the run does not fail.
+    With `watch` the page is opened in a browser, once. An error of the page is a notice, once; the run does not fail.
     """
-    path = run.directory / REPORT
-    page: RunningReport | None = None
-    failed = ended = False
 
-    def attempt(write: Callable[[], object]) -> Iterator[Notice]:
-        nonlocal failed
+    def __init__(self, run: Run, *, report: bool = True, watch: bool = False) -> None:
+        self._run, self._report, self._watch = run, report, watch
+        self._path = run.directory / REPORT
+        self._page: RunningReport | None = None
+        self._failed = False
+
+    def receive(self, event: Event) -> Iterable[Event]:
+        if not self._report:
+            return ()
+        if isinstance(event, Started):
+            run = Run.open(event.directory) if event.is_teacher else self._run
+            self._page = RunningReport(run, self._path, event.total_steps)
+            notices = self._attempt(self._page.write)
+            if self._watch and not self._failed:
+                self._watch = False
+                _open_page(self._path)
+            return notices
+        if self._page is None:
+            return ()
+        self._page.observe(event)
+        return self._attempt(self._page.write) if isinstance(event, Evaluation | Sample) else ()
+
+    def close(self, finished: Finished | None) -> Iterable[str]:
+        if finished is not None:
+            return tuple(write_pages(self._run, report=self._report))
+        if self._page is not None:
+            self._attempt(self._page.end)
+        return ()
+
+    def _attempt(self, write: Callable[[], object]) -> list[Event]:
         try:
             write()
         except Exception as error:  # of any kind: what is trained is saved without the page
-            if not failed:
-                failed = True
-                yield Notice(0, f"no report is written during training: {type(error).__name__}: {error}")
+            if not self._failed:
+                self._failed = True
+                return [Notice(0, f"no report is written during training: {type(error).__name__}: {error}")]
+        return []
 
-    try:
-        with closing(training):
-            for event in training:
-                if isinstance(event, Started):
-                    shown = Run.open(event.directory) if event.is_teacher else run
-                    page = RunningReport(shown, path, event.total_steps)
-                    yield event
-                    yield from attempt(page.write)
-                    if opened is not None and not failed:
-                        opened(path)
-                        opened = None
-                    continue
-                if page is not None:
-                    page.observe(event)
-                    if isinstance(event, Evaluation | Sample):
-                        yield from attempt(page.write)
-                ended = ended or isinstance(event, Finished)
-                yield event
-    finally:
-        if page is not None and not ended:
-            list(attempt(page.end))  # a closed generator cannot yield the notice
+
+def report_sink(job: Job, settings: SinkSettings) -> ReportSink:
+    """The sink that draws the loss curve of a job's run and, unless the user does not want it, writes its report."""
+    given = ReportSettings.of(settings)
+    return ReportSink(job.run, report=not given.no_report, watch=given.watch)
+
+
+def _open_page(path: Path) -> None:
+    """Says where a page is, and opens it in a browser if this machine has one."""
+    import webbrowser
+
+    note(f"watch it: {path}")
+    webbrowser.open(path.resolve().as_uri())
 
 
 def write_pages(run: Run, *, report: bool = True) -> Iterable[str]:

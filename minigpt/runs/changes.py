@@ -2,7 +2,7 @@
 
 Never: the shape, the tokenizer, the model to fine-tune, its adapter, whether there is a teacher. With --allow-change,
 recorded in training.json: the text, and how the model learns from it. Freely: the length, evaluation but eval_tokens,
-saving, the machine but dtype. The kind of a setting follows from its heading in the help; exceptions are named here.
+saving, the machine but dtype. The kind of a setting follows from its heading in the help, unless it has its own.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,28 +13,35 @@ from minigpt.errors import ConfigError
 from minigpt.run_options import RunOptions
 from minigpt.storage.run_record import TEXT, Change, Resumable, RunRecord
 
-_FREE_GROUPS = {"Length", "Evaluation and saving", "Machine"}
-_NEVER = {"Model", "Fine-tuning"}
-_NEVER_TOO = {"distill"}  # whatever their heading
-_NOT_FREE = {"seed", "dtype", "dropout", "eval_tokens"}  # whatever their heading
-_FREE_WITHOUT_DROPOUT = {"micro_batch_size"}  # the gradient is the same, but each micro-batch has its own dropout mask
-_GROUPS = {
-    name: field.metadata["group"]
+_BY_HEADING = {
+    **dict.fromkeys(("Length", "Evaluation and saving", "Machine"), "free"),
+    **dict.fromkeys(("Model", "Fine-tuning"), "never"),
+}
+_FREE_WITHOUT_DROPOUT = "micro_batch_size"  # the gradient is the same, but each micro-batch has its own dropout mask
+_FIELDS = {
+    name: field.metadata
     for settings in (GPTConfig, TrainConfig, ReadingConfig)
     for name, field in settings.__dataclass_fields__.items()
 }
 
 
+def _kind(option: str) -> str:
+    """Whether a resumed run may change this option: "free", "allowed" with --allow-change, or "never"."""
+    if option not in _FIELDS:  # preset, tokenizer and from
+        return "never"
+    return _FIELDS[option]["on_resume"] or _BY_HEADING.get(_FIELDS[option]["group"], "allowed")
+
+
+def _is_decided(option: str, value: object) -> bool:
+    """Whether the plan of the run has decided what this value leaves open."""
+    return value == "auto" and option in _FIELDS and _kind(option) == "never"
+
+
 def is_free(option: str, *, dropout: float | None = None) -> bool:
-    """Whether a resumed run may have any value of this option, if its `largest_dropout` is this (None: unknown)."""
-    if option in _FREE_WITHOUT_DROPOUT:
+    """Whether a resumed run may have any value of this option, if its largest dropout is this (None: unknown)."""
+    if option == _FREE_WITHOUT_DROPOUT:
         return dropout == 0
-    return option not in _NOT_FREE and _GROUPS.get(option) in _FREE_GROUPS
-
-
-def largest_dropout(model: GPTConfig, training: TrainConfig) -> float:
-    """The larger dropout of a run: that of its model, or that of its adapter if it trains one."""
-    return max(model.dropout, training.lora_dropout if training.lora else 0.0)
+    return _kind(option) == "free"
 
 
 def changes_in(record: RunRecord, begun: Resumable, asked: Mapping[str, Any], name: str) -> list[Change]:
@@ -45,26 +52,24 @@ def changes_in(record: RunRecord, begun: Resumable, asked: Mapping[str, Any], na
     Raises: ConfigError for an option that can never change.
     """
     training = begun.training
-    has: dict[str, Any] = {**begun.model.to_dict(), **training.to_dict(), **begun.reading.to_dict()}
+    has: dict[str, Any] = {**begun.model.to_dict(), **training.decided(), **begun.reading.to_dict()}
     has |= {"preset": record.preset, "tokenizer": record.tokenizer, "from": record.base}
-    has |= {"lora": bool(training.lora), "lora_embedding": bool(training.lora_embedding)}
     if training.batch_tokens is None:  # the batch is given either in sequences or in tokens
         has["batch_tokens"] = f"{training.batch_size} sequences"
     else:
         has["batch_size"] = f"{training.batch_tokens} tokens"
     before = has | begun.asked.to_dict()
     model = begun.model.replace(dropout=asked.get("dropout", begun.model.dropout))
-    dropout = largest_dropout(model, training)
+    dropout = training.largest_dropout(model)
     changes = [
         Change(step=0, option=option, before=before[option], after=value)
         for option, value in asked.items()
         if not is_free(option, dropout=dropout)
         and value not in (has[option], before[option])
-        and (option, value) != ("distill", "auto")  # which the plan of the run has decided
+        and not _is_decided(option, value)
     ]
     for change in changes:
-        is_never = change.option in _NEVER_TOO or _GROUPS.get(change.option, "Model") in _NEVER
-        if change.option not in _NOT_FREE and is_never:
+        if _kind(change.option) == "never":
             instead = f" with --from {change.after}" if change.option == "from" else ""
             raise ConfigError(
                 f"{change.option} ({change.after}) cannot change on --resume: {name} has {_shown(change.before)}, and "

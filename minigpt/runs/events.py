@@ -4,13 +4,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minigpt.autoplan.expectation import ExpectedRange
 from minigpt.training import events
 from minigpt.units import count, duration
 
 if TYPE_CHECKING:
-    from minigpt.autoplan.baselines import Baseline
     from minigpt.runs.plan import Plan
+    from minigpt.storage.run_record import BaselineRecord
+
+
+@dataclass(frozen=True)
+class ExpectedRange:
+    """The range in which the bits per byte of four of five runs end."""
+
+    low: float
+    high: float
+
+    def times(self, factor: float) -> "ExpectedRange":
+        """The range of runs that end at `factor` times the bits per byte."""
+        return ExpectedRange(factor * self.low, factor * self.high)
+
+    def __str__(self) -> str:
+        return f"{self.low:.2f}–{self.high:.2f}"
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,7 @@ class Started:
     device: str
     total_steps: int | None
     tokens_per_step: int
-    baselines: "tuple[Baseline, ...]"
+    baselines: "tuple[BaselineRecord, ...]"
     scored_text: str = ""
     is_teacher: bool = False
 
@@ -96,4 +110,5 @@ class SpeedChange:
         return f"{change}: {self.tokens_per_second:,.0f} tokens/s where {self.measured:,.0f} were measured; {now}"
 
 
-Event = events.Event | Activity | Planned | Started | TeacherTrained | SpeedChange
+TrainingEvent = Started | TeacherTrained | SpeedChange | events.Event
+Event = TrainingEvent | Activity | Planned

@@ -8,21 +8,20 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from minigpt.autoplan.plan_run import plan_run
 from minigpt.config import TrainConfig
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
-from minigpt.reports.run_pages import keep_report, write_pages
 from minigpt.run_options import RunOptions
 from minigpt.runs.events import Event
 from minigpt.runs.find_run import find_run
 from minigpt.runs.plan import Plan
 from minigpt.runs.request import Request
-from minigpt.runs.start_run import prepare, start_run
-from minigpt.runs.train_job import train_job
+from minigpt.runs.run_job import run_job
+from minigpt.runs.sinks import sinks_of
+from minigpt.runs.start_run import plan_run, prepare, start_run
 from minigpt.storage.run import read_record
 from minigpt.threads import respect_cpu_quota, sharing_cores
 from minigpt.training.clock import Control
-from minigpt.training.events import Finished, Notice
+from minigpt.training.events import Finished
 
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """Text files, folders or globs; `-` is standard input."""
@@ -55,7 +54,7 @@ def plan(
     (4, 2)
     """
     request = _request(sources, name, checkpoints, base, settings)
-    processes = request.options.training.devices or 1
+    processes = request.options.training.n_processes or 1
     respect_cpu_quota()
     with sharing_cores(processes):
         return _result(plan_run(request, processes, processes))
@@ -111,20 +110,17 @@ def _fit(
     request: Request, planned: Plan | None, *, resume: bool, report: bool, control: Control | None
 ) -> Iterator[Event]:
     respect_cpu_quota()
-    if resume and request.options.training.devices is None and (directory := find_run(request)) is not None:
+    if resume and request.options.training.n_processes is None and (directory := find_run(request)) is not None:
         _refuse_devices(read_record(directory).training)
     job = yield from (start_run(planned, keeps_plan=True) if planned else prepare(request, resume=resume))
     finished: Finished | None = None
     late_error: CheckpointError | TrainingError | KeyboardInterrupt | None = None
     control = control or Control()
     try:
-        training: Generator[Event, None, None] = train_job(job, control=control)
-        if report:
-            training = keep_report(training, job.run)
-        with closing(training):  # so that a save that fails on leaving raises
-            for event in _interruptible(training, control):
+        with closing(run_job(job, sinks_of(job, no_report=not report), control=control)) as events:
+            for event in _interruptible(events, control):  # so that a save that fails on leaving raises
                 if isinstance(event, Finished):
-                    finished = event
+                    finished = event  # the last event for the caller, after the notices on the pages
                 else:
                     yield event
     except (CheckpointError, TrainingError, KeyboardInterrupt) as error:
@@ -133,7 +129,6 @@ def _fit(
             raise
         late_error = error
     if finished is not None:
-        yield from (Notice(finished.step, text) for text in write_pages(job.run, report=report))
         yield finished
     if late_error is not None:
         raise late_error
@@ -181,10 +176,10 @@ def _interrupt_as_request(control: Control) -> Iterator[list[int]]:
 
 def _refuse_devices(training: TrainConfig | None) -> None:
     """Raises ConfigError for more than one process, which Python cannot start from its own."""
-    if training is not None and training.devices not in (None, 1):
+    if training is not None and training.n_processes not in (None, 1):
         raise ConfigError(
-            f"devices ({training.devices}) must be 1 in Python; start several processes with minigpt train --devices, "
-            "or give devices=1"
+            f"devices ({training.n_processes}) must be 1 in Python; start several processes with minigpt train "
+            "--devices, or give devices=1"
         )
 
 

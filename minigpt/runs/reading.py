@@ -2,17 +2,14 @@
 
 from collections.abc import Generator, Iterator, Sequence
 
-from minigpt.autoplan.defaults import plan_tokenizer
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.corpus_cache import cache_root
 from minigpt.data.find_files import shown
 from minigpt.data.sources import Scan
+from minigpt.data.texts import find_texts
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError
-from minigpt.importers.token_tokenizer import tokenizer_of
-from minigpt.large_corpora.mixture import scan_texts
-from minigpt.large_corpora.token_files import TokenFile
 from minigpt.runs.events import Activity, Event
 from minigpt.storage.run_record import CorpusRecord
 from minigpt.tokenizer.bpe_training import requested_vocab_size
@@ -43,28 +40,15 @@ def read_corpus(
         tokenizer = tokenizer.with_names()
     wanted = requested_vocab_size(tokenizer) if isinstance(tokenizer, str) else None
     yield Activity("reading the text")
-    texts = scan_texts(sources, reading, cache_root(None))
-    if texts.tokens:
-        files = [file for text in texts.tokens for file in text]
-        tokenizer, characters = tokenizer_of(files, tokenizer)
-        fraction = reading.validation_fraction
-        corpus = Corpus.of_tokens(texts.tokens, texts.weights, tokenizer, characters, validation_fraction=fraction)
-        yield Activity("")
-        yield from _notices_on_tokens(corpus, files, characters)
-        return corpus
-    tokenizer = tokenizer or plan_tokenizer(sum(text.text_bytes for text in texts.scans))
-    yield Activity("tokenizing", in_bytes=True)
-    corpus = Corpus.mix(
-        texts.scans, texts.weights, tokenizer, validation_fraction=reading.validation_fraction, progress=progress
-    )
+    texts = find_texts(sources, reading, cache_root(None))
+    if texts.scans:
+        yield Activity("tokenizing", in_bytes=True)
+    corpus = texts.build(tokenizer, validation_fraction=reading.validation_fraction, progress=progress)
     yield Activity("")
-    for text in texts.scans:
-        for note in text.notes:
-            yield Notice(0, note)
-        if text.duplicates:
-            yield Notice(0, f"dropped {count(len(text.duplicates), 'document')} equal to an earlier one")
+    for note in texts.notices(corpus):
+        yield Notice(0, note)
     yield from _notices(corpus, wanted)
-    if names := _unread_names(texts.scans[0], corpus.tokenizer):
+    if names := _unread_names(texts.scans, corpus.tokenizer):
         yield Notice(
             0,
             f"the text contains {', '.join(names)}, which the tokenizer reads as text; to read the names of special "
@@ -73,12 +57,12 @@ def read_corpus(
     return corpus
 
 
-def _unread_names(found: Scan, tokenizer: Tokenizer) -> list[str]:
-    """The names of special tokens at the beginning of a text that are read as text."""
-    if tokenizer.reads_names or tokenizer.special.keys() <= {END_OF_TEXT}:
+def _unread_names(texts: Sequence[Scan], tokenizer: Tokenizer) -> list[str]:
+    """The names of special tokens at the beginning of the first text that are read as text."""
+    if not texts or tokenizer.reads_names or tokenizer.special.keys() <= {END_OF_TEXT}:
         return []
     names, left = dict[str, None](), _SEARCHED
-    for piece, _ in found.pieces():
+    for piece, _ in texts[0].pieces():
         names.update(dict.fromkeys(tokenizer.named_in(piece)))
         left -= len(piece)
         if left <= 0:
@@ -98,14 +82,6 @@ def _notices(corpus: Corpus, wanted: int | None) -> Iterator[Event]:
             f"the text repeats too little for a vocabulary of {wanted:,} tokens; the tokenizer has "
             f"{corpus.tokenizer.vocab_size:,}",
         )
-
-
-def _notices_on_tokens(corpus: Corpus, files: Sequence[TokenFile], characters: str | None) -> Iterator[Event]:
-    masks = [each.path.with_name(f"{each.path.name}.loss") for each in files]
-    if masked := [mask for mask in masks if mask.is_file()]:
-        yield Notice(0, f"{masked[0]} is not read: every token is scored")
-    if not (corpus.n_documents or characters):
-        yield Notice(0, "no document ends with an end-of-text in these files, so the model cannot learn to end one")
 
 
 def corpus_record(corpus: Corpus) -> CorpusRecord:

@@ -43,7 +43,7 @@ class Request:
     @property
     def run_name(self) -> str:
         """The name given, or else one from the first text: `data/moby_dick.txt.gz` is moby_dick, a pipe is stdin."""
-        first, _ = self._parted(self.sources[0]) if self.sources else ("", "")
+        first, _ = self.options.reading.parted(self.sources[0]) if self.sources else ("", "")
         if self.name or is_pipe(first):
             return self.name or "stdin"
         path = absolute_path(first)
@@ -56,13 +56,8 @@ class Request:
         """The texts by absolute path; `-` for a pipe, which cannot be read again."""
         return tuple(
             "-" if is_pipe(path) else str(absolute_path(path)) + weight
-            for path, weight in map(self._parted, self.sources)
+            for path, weight in map(self.options.reading.parted, self.sources)
         )
-
-    def _parted(self, source: str) -> tuple[str, str]:
-        """A text and, with the option `mix`, the "=" with its weight."""
-        path, sign, weight = source.rpartition("=") if self.options.reading.mix else ("", "", "")
-        return (path, sign + weight) if sign else (source, "")
 
     @property
     def asked(self) -> dict[str, Any]:

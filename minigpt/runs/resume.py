@@ -11,20 +11,17 @@ from minigpt.data.corpus import Corpus
 from minigpt.data.token_writer import ByteProgress
 from minigpt.device import resolve_device, resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, RunFinishedError, quoted
-from minigpt.lora.adapter import is_adapter, read_trained_state
-from minigpt.lora.fine_tuning import apply_fine_tuning
-from minigpt.lora.layers import load_trained_state
 from minigpt.model.gpt import GPT
-from minigpt.pretrained.open_model import load_base
-from minigpt.runs.changes import asked_after, changes_in, describe, is_free, largest_dropout, refuse
+from minigpt.runs.changes import asked_after, changes_in, describe, is_free, refuse
 from minigpt.runs.events import Event
 from minigpt.runs.find_run import LENGTH
-from minigpt.runs.job import Job
+from minigpt.runs.job import Job, stage_state
 from minigpt.runs.reading import corpus_record, read_corpus
 from minigpt.runs.request import Request
 from minigpt.shell import join
-from minigpt.storage.checkpoint import TRAINING, load_checkpoint, read_config, write_config
-from minigpt.storage.files import exists
+from minigpt.storage.adapters import adapter_format, is_adapter, load_trained_state
+from minigpt.storage.checkpoint import CONFIG, config_files, load_checkpoint, read_config
+from minigpt.storage.files import atomic_write, exists
 from minigpt.storage.huggingface import check_size
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import TEXT, Change, Resumable
@@ -33,6 +30,7 @@ from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget, planned_steps
 from minigpt.training.events import Notice
+from minigpt.training.prepare import prepare_model
 from minigpt.training.progress import Progress
 
 
@@ -58,21 +56,6 @@ def has_ended(run: Run) -> bool:
         return False
     state = last_state(run)
     return state is None or result.step is None or state.step >= result.step
-
-
-def has_unfinished_teacher(run: Run) -> bool:
-    """Whether the run is distilled and its teacher has not ended yet."""
-    training = run.record.training
-    if training is None or training.distill != "on":
-        return False
-    return not exists(run.teacher_path / TRAINING) or not has_ended(Run.open(run.teacher_path))
-
-
-def teacher_step(run: Run) -> int | None:
-    """The step of the last saved state of the run's teacher, if that has one and has not ended."""
-    begun = has_unfinished_teacher(run) and exists(run.teacher_path / TRAINING)
-    state = last_state(Run.open(run.teacher_path)) if begun else None
-    return state.step if state else None
 
 
 def last_state(run: Run) -> Progress | None:
@@ -111,7 +94,7 @@ def write_changes(job: Job) -> None:
     """Writes the changed settings of a resumed run."""
     run = job.run
     if read_config(run.directory).dropout != job.model.config.dropout:
-        write_config(run.directory, job.model, job.corpus.tokenizer)
+        atomic_write(run.directory / CONFIG, config_files(job.model, job.corpus.tokenizer)[CONFIG])
     run.update()
 
 
@@ -141,7 +124,7 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
     config.check_processes(processes)
     corpus = yield from _read_corpus(run, begun, request, reading, tokenizer, progress)
     corpus.check_loss_on(config.loss_on)
-    corpus.check_bpe_dropout(config.bpe_dropout)
+    config.check_tokenizer(corpus.tokenizer)
     before, after = begun.corpus.fingerprint, corpus.fingerprint
     if before != after:
         if not request.allow_change:
@@ -155,15 +138,13 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
     state = resume_point(run, budget)
     step = state.step if state else 0
     changes = [replace(change, step=step) for change in changes]
-    of_teacher = teacher_step(run)
+    stage = stage_state(run) if state is None else None
     if state is not None:
         _refuse_finished(run, state, budget, changes)
     if any(getattr(config, name) != getattr(begun.training, name) for name in LENGTH):
-        _refuse_spent(run, state or _after_teacher(run), budget)
-    if state is None and of_teacher is not None:
-        yield Notice(0, f"resuming {directory} from step {of_teacher:,} of its teacher")
-    elif state is None and config.distill == "on" and not has_unfinished_teacher(run):
-        yield Notice(0, f"resuming {directory} after its teacher, which is trained")
+        _refuse_spent(run, state or Progress.start(stage.seconds if stage else 0.0, 0.0), budget)
+    if stage is not None:
+        yield Notice(0, f"resuming {directory} {stage.place}")
     elif state is None:
         yield Notice(0, f"{directory} was stopped before its first save, so it starts from the beginning")
     else:
@@ -186,8 +167,8 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
     if model.config.dropout != shape.dropout:
         model = GPT.from_tensors(model.config.replace(dropout=shape.dropout), model.state_dict())
     if not is_adapter(directory):
-        apply_fine_tuning(model, config)
-    return Job(model, corpus, config, run, resume=True)
+        prepare_model(model, config)
+    return Job(model=model, corpus=corpus, config=config, run=run, resume=True)
 
 
 def _changed_settings(
@@ -198,7 +179,7 @@ def _changed_settings(
     shape = begun.model.replace(dropout=changed.get("dropout", begun.model.dropout))
     given = request.options.to_dict()
     training, reading = begun.training, begun.reading
-    dropout = largest_dropout(shape, training)
+    dropout = training.largest_dropout(shape)
     new = {name: value for name, value in given.items() if is_free(name, dropout=dropout)} | changed
     if LENGTH & new.keys():
         training = training.replace(steps=None, epochs=None, minutes=None)
@@ -225,11 +206,11 @@ def load_weights(run: Run) -> tuple[GPT, Tokenizer]:
 
 def _load_adapted(run: Run, shape: GPTConfig, config: TrainConfig) -> tuple[GPT, Tokenizer]:
     """The base model with the run's adapter, and the run's tokenizer."""
-    base = load_base(run.directory, run.record.adapter_base, mapped=config.base_dtype != "float32")
-    model = GPT.from_tensors(shape, base.state_dict())
-    apply_fine_tuning(model, config)
+    adapter = adapter_format()
+    model = GPT.from_tensors(shape, adapter.load_base(run.directory, run.record.adapter_base, config).state_dict())
+    prepare_model(model, config)
     try:
-        load_trained_state(model, read_trained_state(run.directory, model))
+        load_trained_state(model, adapter.read_weights(run.directory, model))
     except CheckpointError:
         if run.last_progress() is None:
             raise
@@ -281,12 +262,6 @@ def _refuse_spent(run: Run, progress: Progress, budget: Budget) -> None:
             f"{name} ({getattr(config, name)}) counts from the start of {run.directory}, which has taken "
             f"{progress.step} steps in {progress.seconds / 60:.1f} minutes; give a longer --{name}"
         )
-
-
-def _after_teacher(run: Run) -> Progress:
-    """The progress of a run before its first save: its teacher, if it has one, has taken time."""
-    taken = Run.open(run.teacher_path).record.seconds if exists(run.teacher_path / TRAINING) else 0.0
-    return Progress.start(taken, 0.0)
 
 
 def _read_corpus(

@@ -1,77 +1,124 @@
-"""Starting a training job: plan a new run and create its folder, or resume one."""
+"""Makes a training job ready: plans a new run and creates its folder, or resumes one."""
 
 import contextlib
 import os
 import platform
 import time
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from minigpt import __version__
-from minigpt.autoplan.plan_run import plan_run
+from minigpt import __version__, device
 from minigpt.data.corpus import Corpus
 from minigpt.data.token_writer import ByteProgress
-from minigpt.errors import FolderTakenError
-from minigpt.lora.adapter import weights_hash
-from minigpt.lora.fine_tuning import apply_fine_tuning
+from minigpt.errors import ConfigError, FolderTakenError
 from minigpt.model.gpt import GPT
+from minigpt.pretrained.open_model import find_model, load_model
 from minigpt.pretrained.unread_characters import unread_characters
 from minigpt.run_options import RunOptions
-from minigpt.runs.events import Event
+from minigpt.runs.events import Activity, Event, Planned
 from minigpt.runs.find_run import find_run
 from minigpt.runs.job import Job
-from minigpt.runs.plan import Plan
-from minigpt.runs.reading import corpus_record
+from minigpt.runs.plan import Draft, Plan
+from minigpt.runs.planner import planner
+from minigpt.runs.reading import corpus_record, read_corpus
 from minigpt.runs.request import Request
 from minigpt.runs.resume import resume_run
-from minigpt.storage.checkpoint import Checkpoint, free_name
+from minigpt.storage.adapters import adapter_of
+from minigpt.storage.checkpoint import TRAINING, Checkpoint, free_name
+from minigpt.storage.files import exists
 from minigpt.storage.run import Run
-from minigpt.storage.run_record import AdapterBase, BaselinesRecord, Environment, RunRecord
+from minigpt.storage.run_record import BaselinesRecord, Environment, RunRecord
 from minigpt.storage.runs import next_number
 from minigpt.training.events import Notice
+from minigpt.training.prepare import prepare_model
+from minigpt.training.world import World
 
 _SEARCHED_TOKENS = 1_000_000  # for characters that a model to fine-tune lacks
 _MOST_SHOWN = 10
 
 
 def prepare(
-    request: Request,
-    *,
-    resume: bool,
-    restarted: bool = False,
-    processes: int = 1,
-    local_processes: int = 1,
-    progress: ByteProgress | None = None,
+    request: Request, *, resume: bool, world: World | None = None, progress: ByteProgress | None = None
 ) -> Generator[Event, None, Job]:
     """Makes a job ready: with `resume` the run that the request describes, if there is one, else a new run.
 
-    `restarted`: a launcher has started the command again that began the run.
-
-    Of the `processes` that will train, `local_processes` are on this machine.
+    So it does if a launcher has started the processes again that began the run.
     """
+    world = world or World()
+    restarted = world.was_restarted and not resume
     directory = find_run(request, restarted=restarted) if resume or restarted else None
     if directory is not None:
-        return (yield from resume_run(request, directory, processes, progress))
+        return (yield from resume_run(request, directory, world.size, progress))
     if resume or restarted:
         yield Notice(0, "there is no such run yet, so it starts now")
-    planned = yield from plan_run(request, processes, local_processes, progress)
-    return (yield from start_run(planned, processes))
+    planned = yield from plan_run(request, world.size, world.local_size, progress)
+    return (yield from start_run(planned))
 
 
-def start_run(planned: Plan, processes: int = 1, *, keeps_plan: bool = False) -> Generator[Event, None, Job]:
-    """Starts the planned run: builds its model, measures the baselines, and creates and locks its folder.
+def plan_run(
+    request: Request, processes: int = 1, local_processes: int = 1, progress: ByteProgress | None = None
+) -> Generator[Event, None, Plan]:
+    """Reads the text and chooses the settings that were not given; yields the plan, then a notice for each note."""
+    if not request.sources:
+        raise ConfigError("there is no text to train on; give a text file: minigpt train corpus.txt")
+    options, checkpoints = request.options, request.checkpoints
+    target = device.resolve_device(options.training.device)
+    device.resolve_dtype(options.training.dtype, target)  # raises what the trainer would
+    base = yield from _open_base(options, checkpoints)
+    corpus = yield from read_corpus(
+        request.sources, base.tokenizer if base else options.tokenizer, options.reading, progress
+    )
+    corpus.check_loss_on(options.training.loss_on)
+    taken = checkpoints / request.run_name
+    draft = Draft(
+        request=request, directory=taken, corpus=corpus, base=base, device=target,
+        processes=processes, local_processes=local_processes,
+    )  # fmt: skip
+    planned = yield from planner().plan(draft)
+    yield Activity("")
+    directory = checkpoints / free_name(request.run_name, checkpoints)
+    if directory != taken:
+        existing = f"; to continue the existing run: --resume --name {taken.name}" if exists(taken / TRAINING) else ""
+        note = f"{taken} already exists, so this run is {directory.name}{existing}"
+        planned = replace(planned, directory=directory, notes=(*planned.notes, note))
+    yield Planned(planned)
+    for note in planned.notes:
+        yield Notice(0, note)
+    return planned
+
+
+def _open_base(options: RunOptions, checkpoints: Path) -> Generator[Event, None, Checkpoint | None]:
+    """The model to fine-tune, if any."""
+    options.training.check_base(options.base)
+    if options.base is None:
+        return None
+    path = find_model(options.base, checkpoints)
+    base, notes = load_model(path, "cpu", checkpoints=checkpoints, mapped=options.training.maps_base)
+    for note in notes:
+        yield Notice(0, f"note: {note}")
+    if options.tokenizer not in (None, base.tokenizer.name):
+        raise ConfigError(
+            f"tokenizer ({options.tokenizer}) cannot be chosen with --from: {base.directory} has its own, "
+            f"{base.tokenizer.name}"
+        )
+    return base
+
+
+def start_run(planned: Plan, *, keeps_plan: bool = False) -> Generator[Event, None, Job]:
+    """Starts the planned run: builds its model, and creates and locks its folder.
 
     The model to fine-tune, if any, is trained in place. With `keeps_plan`, a copy of the weights that are trained takes
     memory, and the plan can be started again.
     Raises: CheckpointError if the folder cannot be written.
     """
     began = time.perf_counter()
-    request, settings, corpus, base = planned.request, planned.settings, planned.corpus, planned.base
-    torch.manual_seed(settings.training.seed)
-    model = GPT.from_tensors(settings.model, base.model.state_dict()) if base else GPT(settings.model)
-    apply_fine_tuning(model, settings.training)
+    request, corpus, base = planned.request, planned.corpus, planned.base
+    torch.manual_seed(planned.training.seed)
+    model = GPT.from_tensors(planned.model, base.model.state_dict()) if base else GPT(planned.model)
+    prepare_model(model, planned.training)
     if base and keeps_plan:
         for parameter in model.parameters():
             if parameter.requires_grad:
@@ -89,25 +136,25 @@ def start_run(planned: Plan, processes: int = 1, *, keeps_plan: bool = False) ->
             gpu=torch.cuda.get_device_name(planned.device) if planned.device.type == "cuda" else None,
             cores=os.cpu_count(),
             threads=torch.get_num_threads(),
-            processes=processes,
+            processes=planned.processes,
         ),
         sources=request.absolute_sources,
         asked=RunOptions.of(request.asked),
         reading=request.options.reading,
         base=str(base.directory) if base else None,
-        adapter_base=_adapter_base(base) if base and settings.training.lora else None,
-        preset=settings.preset,
+        adapter_base=adapter.record_base(base) if base and (adapter := adapter_of(model)) else None,
+        preset=planned.preset,
         tokenizer=corpus.tokenizer.name,
         chat_template=corpus.tokenizer.chat_template,
         corpus=corpus_record(corpus),
         baselines=BaselinesRecord(
             fingerprint=corpus.fingerprint,
             # They are of the whole text, and not comparable with losses that leave messages out.
-            measured=tuple(planned.baselines) if corpus.scores_all("all") else (),
+            measured=planned.baselines if corpus.scores_all("all") else (),
         ),
-        model=settings.model,
-        training=settings.training,
-        expected=(expected.low, expected.high) if (expected := settings.expected) is not None else None,
+        model=planned.model,
+        training=planned.training,
+        expected=(expected.low, expected.high) if (expected := planned.expected) is not None else None,
     )
     directory, run = planned.directory, None
     while run is None:
@@ -126,7 +173,9 @@ def start_run(planned: Plan, processes: int = 1, *, keeps_plan: bool = False) ->
             "of them as the same input, and cannot learn them",
         )
     elapsed = planned.seconds + time.perf_counter() - began
-    return Job(model, corpus, settings.training, run, resume=False, elapsed=elapsed, planned=settings)
+    return Job(
+        model=model, corpus=corpus, config=planned.training, run=run, resume=False, elapsed=elapsed, plan=planned
+    )
 
 
 def _beginning(corpus: Corpus) -> str:
@@ -135,18 +184,6 @@ def _beginning(corpus: Corpus) -> str:
         return ""
     tokens = corpus.train[:_SEARCHED_TOKENS]
     return corpus.tokenizer.decode(tokens[tokens != corpus.tokenizer.end_of_text].tolist())
-
-
-def _adapter_base(base: Checkpoint) -> AdapterBase:
-    """The base model as the files of an adapter name it: by its name on the hub, else by its absolute path.
-
-    A model whose queries were scaled when it was imported is not the one on the hub.
-    """
-    from minigpt.pretrained.gpt2 import hub_name
-    from minigpt.pretrained.open_model import has_scaled_queries
-
-    name = None if has_scaled_queries(base.directory) else hub_name(base.directory)
-    return AdapterBase(name=name or str(base.directory.resolve()), sha256=weights_hash(base.model))
 
 
 def _cpu_name() -> str:

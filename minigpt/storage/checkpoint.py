@@ -8,38 +8,34 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.device import resolve_device
+from minigpt.edges import provided
 from minigpt.errors import CheckpointError, ConfigError
-from minigpt.foreign_tokenizers.library_files import TOKENIZER_FILES
-from minigpt.lora.adapter import BASE_SHA256, is_adapter, save_adapter, write_adapter_config
-from minigpt.lora.layers import lora_of
 from minigpt.model.gpt import GPT
-from minigpt.storage.files import atomic_folder, atomic_json, atomic_write, exists, modified, read_json
-from minigpt.storage.folder import Content
+from minigpt.storage.adapters import adapter_of, is_adapter
+from minigpt.storage.files import atomic_folder, exists, json_bytes, modified, read_json
+from minigpt.storage.folder import Content, Folder
 from minigpt.storage.huggingface import (
     config_from_huggingface,
     config_to_huggingface,
     from_huggingface,
     to_huggingface,
 )
-from minigpt.storage.model_card import CARD, may_write_card, model_card
-from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CARD
 from minigpt.storage.names import CONFIG as CONFIG
 from minigpt.storage.names import GENERATION_CONFIG as GENERATION_CONFIG
 from minigpt.storage.names import TRAINING as TRAINING
 from minigpt.storage.names import WEIGHTS as WEIGHTS
 from minigpt.storage.run_record import RunRecord
-from minigpt.storage.tensors import TensorFile, save_tensors, whole
+from minigpt.storage.tensors import TensorFile, tensor_content, whole
+from minigpt.tokenizer.files import tokenizer_files
 from minigpt.tokenizer.tokenizer import Tokenizer
-
-# The files of an adapter or another tokenizer, which minigpt or transformers would read instead of the new model's.
-_CONTRADICTING = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, *TOKENIZER_FILES)
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,7 @@ def save_checkpoint(
     `metadata` goes into the weights' file. `origin`, the source of an imported model, and `notes` about the import go
     into the model card. A new directory appears complete. In an existing one every file is replaced atomically after
     all are written, and the rest of an adapter or another tokenizer is removed; a model card that was edited stays. For
-    `read` see `save_tensors`.
+    `read` see `tensor_content`.
     Raises: CheckpointError if it cannot be written, its context length is too long for it to be loaded again, or it is
     an adapter and the directory holds a whole model; FolderTakenError if `new` is set and the directory exists; what
     was there before is then unchanged.
@@ -103,111 +99,90 @@ def save_checkpoint(
         model.config.check_positions()
     except ConfigError as error:
         raise CheckpointError(f"{directory} is not written: {error}") from error
-    if lora_of(model) is not None and not new and exists(directory / WEIGHTS):
+    if adapter_of(model) is not None and not new and exists(directory / WEIGHTS):
         raise CheckpointError(
             f"{directory} holds a whole model, which may be the base model of this adapter; save the adapter in another"
             " folder"
         )
     entries = training.to_dict() if isinstance(training, RunRecord) else training
-    with atomic_folder(directory, new=new, obsolete=_CONTRADICTING) as building:
+    # The files of an adapter or another tokenizer, which minigpt or transformers would read instead of the new model's.
+    contradicting = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, *tokenizer_files())
+    with atomic_folder(directory, new=new, obsolete=contradicting) as building:
         record = _run_record(entries, directory / TRAINING)
-        write_description(building, model, tokenizer, record, dtype=dtype)
-        if lora_of(model) is None:
-            save_weights(building, model, metadata, dtype=dtype, read=read)
-        else:
-            save_trained_weights(building, model, record, metadata)
-        if entries is not None:
-            atomic_json(building / TRAINING, entries)
-        if may_write_card(directory):
-            card = model_card(
-                directory.name,
-                model.config,
-                tokenizer=tokenizer.name,
-                record=record,
-                origin=origin,
-                notes=notes,
-            )
-            atomic_write(building / CARD, card.encode())
+        weights, content = weights_file(model, record, metadata, dtype=dtype, read=read)
+        files: dict[str, Content | None] = {
+            **config_files(model, tokenizer, record, dtype=dtype),
+            weights: content,
+            TRAINING: None if entries is None else json_bytes(entries),
+            CARD: model_card(directory, model.config, record, tokenizer=tokenizer.name, origin=origin, notes=notes),
+        }
+        tokenizer.save(building)
+        folder = Folder(building)
+        for name, each in files.items():
+            if each is not None:
+                folder.write(name, each, durable=False)  # which they become together
     return directory
 
 
-def write_description(
-    directory: Path, model: GPT, tokenizer: Tokenizer, record: RunRecord | None, *, dtype: torch.dtype | None = None
-) -> None:
-    """Writes what a checkpoint has beside its weights, its record and its card: the configs and the tokenizer's files.
+def model_card(
+    directory: Path,
+    config: GPTConfig | None,
+    record: RunRecord | None,
+    *,
+    tokenizer: str | None = None,
+    origin: str | None = None,
+    notes: Sequence[str] = (),
+) -> bytes | None:
+    """The README.md of a model (the seam `model_card`); None if no edge writes one, or someone has edited it.
 
-    Raises: CheckpointError if it cannot be written.
+    Without a `config`, that in the directory is described.
     """
-    write_config(directory, model, tokenizer, dtype=dtype)
-    write_generation_config(directory, tokenizer)
-    tokenizer.save(directory)
-    if lora_of(model) is not None:
-        base = record.adapter_base if record else None
-        write_adapter_config(directory, model, base.name if base else None)
+    for card in provided("model_card"):
+        return cast(
+            bytes | None, card(directory, config, tokenizer=tokenizer, record=record, origin=origin, notes=notes)
+        )
+    return None
 
 
-def write_config(directory: str | Path, model: GPT, tokenizer: Tokenizer, *, dtype: torch.dtype | None = None) -> None:
-    """Replaces only the config.json of a checkpoint, atomically.
-
-    Raises: CheckpointError if it cannot be written.
-    """
-    dtype = dtype or model.token_embedding.weight.dtype
-    start = tokenizer.special_id("bos_token")
-    config = config_to_huggingface(model.config, end_of_text=tokenizer.end_of_text, dtype=dtype, start_of_text=start)
-    atomic_json(Path(directory) / CONFIG, config)
-
-
-def write_generation_config(directory: Path, tokenizer: Tokenizer) -> None:
-    """Writes the generation_config.json of a model with this tokenizer, atomically: where a generated text ends.
-
-    Raises: CheckpointError if it cannot be written.
-    """
-    first, *others = tokenizer.end_ids
-    content = {
+def config_files(
+    model: GPT, tokenizer: Tokenizer, record: RunRecord | None = None, *, dtype: torch.dtype | None = None
+) -> dict[str, bytes]:
+    """The configs of a model and of its adapter, by the names of their files; `dtype` is that of the saved weights."""
+    config = config_to_huggingface(
+        model.config,
+        end_of_text=tokenizer.end_of_text,
+        dtype=dtype or model.token_embedding.weight.dtype,
+        start_of_text=tokenizer.special_id("bos_token"),
+    )
+    first, *others = tokenizer.end_ids  # where a generated text ends
+    generation = {
         "bos_token_id": tokenizer.special_id("bos_token"),
         "eos_token_id": [first, *others] if others else first,
         "pad_token_id": tokenizer.special_id("pad_token"),
     }
-    atomic_json(directory / GENERATION_CONFIG, content)
+    files = {CONFIG: config, GENERATION_CONFIG: generation}
+    if (adapter := adapter_of(model)) is not None:
+        files[ADAPTER_CONFIG] = adapter.config(model, record.adapter_base if record else None)
+    return {name: json_bytes(values) for name, values in files.items()}
 
 
-def save_weights(
-    directory: str | Path,
+def weights_file(
     model: GPT,
+    record: RunRecord | None = None,
     metadata: Mapping[str, str] | None = None,
     *,
     dtype: torch.dtype | None = None,
-    write_file: Callable[[Path, Content], None] = atomic_write,
     read: Callable[[Tensor], Tensor] = whole,
-) -> None:
-    """Replaces only the weights of a checkpoint, by `write_file`.
+) -> tuple[str, Content]:
+    """The name and the content of the file of a model's weights, or only of those of its adapter, if it has one.
 
-    Raises: CheckpointError if they cannot be written.
+    For `read` see `tensor_content`.
     """
+    if (adapter := adapter_of(model)) is not None:
+        base = record.adapter_base if record else None
+        return ADAPTER_WEIGHTS, adapter.weights(model, base, metadata or {})
     # transformers opens only files whose metadata name the framework
-    path, all_metadata = Path(directory) / WEIGHTS, {"format": "pt", **(metadata or {})}
-    save_tensors(path, to_huggingface(model, dtype), all_metadata, write_file, read)
-
-
-def save_trained_weights(
-    directory: Path,
-    model: GPT,
-    record: RunRecord | None,
-    metadata: Mapping[str, str] | None = None,
-    *,
-    write_file: Callable[[Path, Content], None] = atomic_write,
-    read: Callable[[Tensor], Tensor] = whole,
-) -> None:
-    """Replaces only the weights of a run: those of the model, or if it has an adapter only those of the adapter.
-
-    Raises: CheckpointError if they cannot be written.
-    """
-    if lora_of(model) is None:
-        save_weights(directory, model, metadata, write_file=write_file, read=read)
-        return
-    base = record.adapter_base if record else None
-    hashed = {BASE_SHA256: base.sha256} if base else {}
-    save_adapter(directory, model, {**(metadata or {}), **hashed}, write_file=write_file)
+    return WEIGHTS, tensor_content(to_huggingface(model, dtype), {"format": "pt", **(metadata or {})}, read)
 
 
 def load_checkpoint(

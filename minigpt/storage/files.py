@@ -136,14 +136,6 @@ def _rename_to_new(building: Path, path: Path) -> None:
         raise
 
 
-def atomic_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Writes an indented JSON object atomically.
-
-    Raises: CheckpointError, as `atomic_write`.
-    """
-    atomic_write(path, json_bytes(value))
-
-
 def json_bytes(value: Mapping[str, Any]) -> bytes:
     """An indented JSON object as the content of a file."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"

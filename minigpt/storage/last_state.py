@@ -12,7 +12,7 @@ from minigpt.bounded_reading import parse_json
 from minigpt.errors import CheckpointError
 from minigpt.storage.folder import Content
 from minigpt.storage.json_record import check_entry, mapping
-from minigpt.storage.tensors import TensorFile, save_tensors, whole
+from minigpt.storage.tensors import TensorFile, tensor_content, whole
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,9 @@ class LastState:
         """The start of an error about it."""
         return f"{self.file or 'the saved state'} is damaged"
 
-
-def save_state(
-    path: Path,
-    state: LastState,
-    write_file: Callable[[Path, Content], None],
-    read: Callable[[Tensor], Tensor] = whole,
-) -> Path:
-    """Writes a state with `write_file`; for `read` see `save_tensors`."""
-    save_tensors(path, state.tensors, {"progress": json.dumps(state.progress)}, write_file, read)
-    return path
+    def content(self, read: Callable[[Tensor], Tensor] = whole) -> Content:
+        """The content of its file; for `read` see `tensor_content`."""
+        return tensor_content(self.tensors, {"progress": json.dumps(self.progress)}, read)
 
 
 def load_state(path: Path) -> LastState:

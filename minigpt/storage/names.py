@@ -6,8 +6,10 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"  # instead of WEIGHTS in the folder of an adapter
+PICKLED_ADAPTER = "adapter_model.bin"  # of peft before 2024
 GENERATION_CONFIG = "generation_config.json"
 TRAINING = "training.json"
+CARD = "README.md"  # the model card
 LAST = "last"  # the folder of the states that a run resumes from
 TEACHER = "teacher"  # the folder of the run of the teacher that a distilled run learns from
 

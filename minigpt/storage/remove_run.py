@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minigpt.errors import CheckpointError
-from minigpt.foreign_tokenizers.library_files import TOKENIZER_FILES
 from minigpt.storage.files import exists
 from minigpt.storage.folder import Folder, wrap_write_errors
-from minigpt.storage.model_card import CARD
 from minigpt.storage.model_list import disk_bytes
 from minigpt.storage.names import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
+    CARD,
     CONFIG,
     GENERATION_CONFIG,
     LAST,
@@ -22,6 +21,7 @@ from minigpt.storage.names import (
     WEIGHTS,
 )
 from minigpt.storage.run_lock import RunLock
+from minigpt.tokenizer.files import tokenizer_files
 
 _OWN = {  # what minigpt writes into the folder of a run
     *(
@@ -39,7 +39,6 @@ _OWN = {  # what minigpt writes into the folder of a run
         "loss.png",
     ),
     *(".lock", ".lock.json", ".lock.owner", "tensorboard", "wandb"),
-    *TOKENIZER_FILES,
 }
 
 
@@ -68,7 +67,8 @@ def find_removable(name: str, checkpoints: Path) -> RemovableRun:
         raise CheckpointError(f"{directory} is a link, and what it leads to is not removed; remove the link itself")
     if not exists(directory / TRAINING):
         raise CheckpointError(f"{directory} holds no training run (no {TRAINING}), so it is not removed")
-    others = sorted(path.name for path in directory.iterdir() if path.name not in _OWN)
+    own = {*_OWN, *tokenizer_files()}
+    others = sorted(path.name for path in directory.iterdir() if path.name not in own)
     return RemovableRun(directory, disk_bytes(directory), tuple(others))
 
 

@@ -23,26 +23,24 @@ from typing import Any
 from torch import Tensor
 
 from minigpt.errors import CheckpointError
-from minigpt.lora.adapter import is_adapter, read_trained_state
-from minigpt.lora.layers import lora_of
 from minigpt.model.gpt import GPT
+from minigpt.storage.adapters import adapter_of, is_adapter
 from minigpt.storage.checkpoint import (
     CONFIG,
     TRAINING,
     WEIGHTS,
+    config_files,
     free_name,
     load_checkpoint,
-    read_config,
+    model_card,
     save_checkpoint,
-    save_trained_weights,
-    write_description,
+    weights_file,
 )
 from minigpt.storage.files import exists, json_bytes, read_json
 from minigpt.storage.folder import Content, Folder, wrap_write_errors
 from minigpt.storage.json_record import is_integer, is_number
-from minigpt.storage.last_state import LastState, load_progress, load_state, save_state
-from minigpt.storage.model_card import CARD, may_write_card, model_card
-from minigpt.storage.names import ADAPTER_WEIGHTS, LAST, TEACHER
+from minigpt.storage.last_state import LastState, load_progress, load_state
+from minigpt.storage.names import ADAPTER_WEIGHTS, CARD, LAST, TEACHER
 from minigpt.storage.run_lock import RunLock
 from minigpt.storage.run_log import RunLog
 from minigpt.storage.run_record import FORMAT, RunRecord
@@ -170,7 +168,7 @@ class Run:
 
     def has_weights(self, model: GPT) -> bool:
         """Whether the best weights of this model, or of its adapter, are there."""
-        return exists(self.directory / (WEIGHTS if lora_of(model) is None else ADAPTER_WEIGHTS))
+        return exists(self.directory / (WEIGHTS if adapter_of(model) is None else ADAPTER_WEIGHTS))
 
     def restore_files(self, model: GPT, tokenizer: Tokenizer) -> list[str]:
         """Writes the record, the configs and the tokenizer's files again where they were deleted; returns their names.
@@ -182,10 +180,11 @@ class Run:
             self._lock.acquire()
         if all(exists(self.directory / name) for name in self._described) and self._described:
             return []
+        content = config_files(model, tokenizer, self.record)
         with wrap_write_errors(self.directory), TemporaryDirectory() as temporary:
-            write_description(Path(temporary), model, tokenizer, self.record)
-            content = {path.name: path.read_bytes() for path in sorted(Path(temporary).iterdir())}
-        self._described = (*content, TRAINING)
+            tokenizer.save(Path(temporary))
+            content |= {path.name: path.read_bytes() for path in Path(temporary).iterdir()}
+        self._described = (*sorted(content), TRAINING)
         missing = [name for name in self._described if not exists(self.directory / name)]
         for name in missing:
             if name == TRAINING:
@@ -205,13 +204,14 @@ class Run:
     def _open_folder(self) -> Folder:
         return self._lock.folder or Folder(self.directory)
 
-    def _write_file(self, path: Path, content: Content) -> None:
-        """Replaces a file in the run's folder or in a folder in it."""
+    def _write_file(self, path: Path, content: Content) -> Path:
+        """Replaces a file in the run's folder or in a folder in it; returns its path."""
         with wrap_write_errors(path):
             folder = self._open_folder()
             if path.parent != self.directory:
                 folder = folder.subfolder(path.parent.name)
             folder.write(path.name, content)
+        return path
 
     def unlock(self) -> None:
         """Lets other processes train here."""
@@ -228,9 +228,9 @@ class Run:
         """
         self.revise(**parts)
         try:  # the card first: if the process ends between the two writes, the next update rewrites the card
-            if may_write_card(self.directory):
-                card = model_card(self.directory.name, read_config(self.directory), record=self.record)
-                self._write_file(self.directory / CARD, card.encode())
+            card = model_card(self.directory, None, self.record)
+            if card is not None:
+                self._write_file(self.directory / CARD, card)
         finally:
             self._write_file(self.directory / TRAINING, json_bytes(self.record.to_dict()))
 
@@ -266,10 +266,10 @@ class Run:
     def save_best(
         self, model: GPT, step: int, validation_loss: float | None, read: Callable[[Tensor], Tensor] = whole
     ) -> Path:
-        """Replaces the weights at the top of the folder; for `read` see `save_tensors`."""
+        """Replaces the weights at the top of the folder; for `read` see `tensor_content`."""
         metadata = {"step": str(step)} | ({} if validation_loss is None else {"validation_loss": str(validation_loss)})
-        save_trained_weights(self.directory, model, self.record, metadata, write_file=self._write_file, read=read)
-        return self.weights_path
+        name, content = weights_file(model, self.record, metadata, read=read)
+        return self._write_file(self.directory / name, content)
 
     def best_figures(self) -> tuple[int, float] | None:
         """The step of the weights at the top of the folder and their validation loss; None if none was measured.
@@ -297,13 +297,13 @@ class Run:
         """
         if not self.is_in_place:
             raise CheckpointError(f"{self.directory} was deleted, moved or replaced, and its best weights with it")
-        if lora_of(model) is not None:
-            return read_trained_state(self.directory, model)
+        if (adapter := adapter_of(model)) is not None:
+            return adapter.read_weights(self.directory, model)
         return load_checkpoint(self.directory, "cpu", mapped=True).model.state_dict()
 
     def save_last(self, state: LastState, read: Callable[[Tensor], Tensor] = whole) -> Path:
-        """Replaces the state that `--resume` starts from; for `read` see `save_tensors`."""
-        return save_state(self.last_path, state, self._write_file, read)
+        """Replaces the state that `--resume` starts from; for `read` see `tensor_content`."""
+        return self._write_file(self.last_path, state.content(read))
 
     def load_last(self) -> LastState | None:
         """The last saved state, or None if the run ended before its first save."""
@@ -315,7 +315,7 @@ class Run:
 
     def save_before_cooldown(self, state: LastState, read: Callable[[Tensor], Tensor] = whole) -> Path:
         """Replaces the state that `--resume` with a longer budget starts from."""
-        return save_state(self.before_cooldown_path, state, self._write_file, read)
+        return self._write_file(self.before_cooldown_path, state.content(read))
 
     def load_before_cooldown(self) -> LastState | None:
         """The state at the start of the cool-down, or None before it."""

@@ -43,22 +43,19 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def in_file_order(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors in the order in which `save_tensors` writes them: the largest numbers first, so all are aligned."""
+    """The tensors in the order in which `tensor_content` writes them: the largest numbers first, so all are aligned."""
     return dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
 
 
-def save_tensors(
-    path: Path,
+def tensor_content(
     tensors: Mapping[str, Tensor],
     metadata: Mapping[str, str] | None = None,
-    write_file: Callable[[Path, Content], None] = atomic_write,
     read: Callable[[Tensor], Tensor] = whole,
-) -> None:
-    """Writes a safetensors file by `write_file`, by default atomically. Views and GPU tensors are copied one at a time.
+) -> Content:
+    """The content of a safetensors file, with checksums. Views and GPU tensors are copied one at a time.
 
     `read` returns the full tensor of one that is sharded; it is called for each, `in_file_order`. The checksums are
     known only when all tensors are written, so the header is written again then.
-    Raises: CheckpointError, as `atomic_write`.
     Source: https://huggingface.co/docs/safetensors, the format: the header's length, a JSON header, the bytes.
     """
     ordered = in_file_order(tensors)
@@ -87,7 +84,15 @@ def save_tensors(
         file.seek(0)
         file.write(header())  # as long as before: every checksum has eight digits
 
-    write_file(path, write)
+    return write
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Writes a safetensors file.
+
+    Raises: CheckpointError, as `atomic_write`.
+    """
+    atomic_write(path, tensor_content(tensors, metadata))
 
 
 def _checksum(content: bytes | memoryview) -> str:

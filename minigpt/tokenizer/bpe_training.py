@@ -1,6 +1,7 @@
-"""BPE training: learns a tokenizer's merges from texts."""
+"""Chooses a vocabulary size, and learns a tokenizer's merges from texts."""
 
 import json
+import math
 import re
 from collections.abc import Iterable
 
@@ -8,6 +9,9 @@ from minigpt.errors import TokenizerError
 from minigpt.tokenizer.vocabulary import Merge, decode_merges
 
 _LARGEST_BPE = 500_000  # tokens; a tokenizer.json has two values for each, and may have MAX_VALUES
+_TEXT_BYTES = 185  # of text for each token of the vocabulary
+_LEAST_TOKENS, _MOST_TOKENS = 512, 8192  # tokens of the vocabulary, below _ALL_FROM
+_ALL_FROM, _ALL = 1_200_000, 32_768  # bytes of text from which all merges are learned, up to that many tokens
 _LONG_PRETOKEN = re.compile(r"\S{256}(?=\S)")
 _LONG_BLANK = re.compile(r"(\s{256})\s+")
 
@@ -28,6 +32,22 @@ def requested_vocab_size(spec: str) -> int | None:
     if size > _LARGEST_BPE:
         raise TokenizerError(f"tokenizer ({spec!r}) must have at most {_LARGEST_BPE:,} tokens, such as bpe:32768")
     return size
+
+
+def default_tokenizer(text_bytes: int) -> str:
+    """The tokenizer for a text of that size: one token per 185 bytes of text, rounded to a power of two.
+
+    A small model gets much of its knowledge from its vocabulary. From 1.2 MB on, all merges are learned that the text
+    gives, pairs of tokens that occur twice, up to 32,768 tokens. Below 30 kB there is too little text to learn merges
+    from; above 300 MB the 50,257 tokens of GPT-2 are best.
+    """
+    if text_bytes < 30_000:
+        return "bytes"
+    if text_bytes >= 300_000_000:
+        return "gpt2"
+    if text_bytes >= _ALL_FROM:
+        return f"bpe:{_ALL}"
+    return f"bpe:{min(_MOST_TOKENS, max(_LEAST_TOKENS, 2 ** round(math.log2(text_bytes / _TEXT_BYTES))))}"
 
 
 def train_merges(texts: Iterable[str], count: int) -> list[Merge]:

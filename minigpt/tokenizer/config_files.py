@@ -11,6 +11,7 @@ from minigpt.errors import TokenizerError, reason_of
 from minigpt.tokenizer.huggingface_json import AddedToken, parse_added_token
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, OtherRulesError
 
+TOKENIZER = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
 _FILES = ("special_tokens_map.json", "added_tokens.json", CONFIG, "config.json", "generation_config.json")
 PATHS = ("_name_or_path", "name_or_path", "tokenizer_file", "special_tokens_map_file")

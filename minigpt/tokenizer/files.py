@@ -8,11 +8,9 @@ from typing import Any
 
 from minigpt.bounded_reading import read_json_unicode, read_regular
 from minigpt.errors import TokenizerError
-from minigpt.foreign_tokenizers import library_files
-from minigpt.foreign_tokenizers.ids_only import IdsOnly
-from minigpt.foreign_tokenizers.library import LibraryVocabulary
 from minigpt.tokenizer.config_files import (
     CONFIG,
+    TOKENIZER,
     TokenizerConfig,
     as_tokenizer_error,
     end_token,
@@ -20,6 +18,7 @@ from minigpt.tokenizer.config_files import (
     write_json,
 )
 from minigpt.tokenizer.huggingface_json import AddedToken, ParsedTokenizer, parse_tokenizer_json, to_tokenizer_json
+from minigpt.tokenizer.other_vocabulary import OtherVocabulary, other_files, read_other
 from minigpt.tokenizer.vocabulary import (
     END_OF_TEXT,
     GPT2_BYTES,
@@ -33,13 +32,20 @@ from minigpt.tokenizer.vocabulary import (
 
 # The vocabulary and merges of a tokenizer without a tokenizer.json: transformers' names and OpenAI's.
 _FILE_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-# The entry of tokenizer_config.json by which a model without a tokenizer is known: the number of its ids.
-_IDS_ONLY = "minigpt_ids_only"
+# The files of a tokenizer that a model's folder may have, besides those of the edges.
+_FILES = (TOKENIZER, CONFIG, "chat_template.jinja", "special_tokens_map.json", "added_tokens.json", *_FILE_PAIRS[0])
+# The entry of tokenizer_config.json by which a model without a tokenizer is known: the number of its ids, and its end.
+IDS_ONLY = "minigpt_ids_only"
 # The entry of tokenizer_config.json of a tokenizer that reads the names of special tokens in documents as these tokens.
 READS_NAMES = "minigpt_special_tokens"
-AnyVocabulary = Vocabulary | LibraryVocabulary | IdsOnly
+AnyVocabulary = Vocabulary | OtherVocabulary
 # SHA-256 of the tokenizer.json that minigpt writes for GPT-2.
 _GPT2_FILE = "9538531b4af510e665b3ab13d38c60947038e6407cc38c96e84e6a07206dae3e"
+
+
+def tokenizer_files() -> tuple[str, ...]:
+    """The names of all files of a tokenizer that a model's folder may have."""
+    return (*_FILES, *other_files())
 
 
 def gpt2() -> Vocabulary:
@@ -58,11 +64,8 @@ def write(directory: Path, vocabulary: AnyVocabulary, chat_template: str | None,
     options: dict[str, Any] = {} if chat_template is None else {"chat_template": chat_template}
     if reads_names:
         options[READS_NAMES] = True
-    if isinstance(vocabulary, LibraryVocabulary):
-        library_files.write(directory, vocabulary, options)
-        return
-    if isinstance(vocabulary, IdsOnly):
-        write_json(directory / CONFIG, {_IDS_ONLY: [vocabulary.size, vocabulary.end_id]})
+    if not isinstance(vocabulary, Vocabulary):
+        vocabulary.write(directory, options)
         return
     end = vocabulary.end_of_text
     roles = {"bos_token": end, "eos_token": end, "unk_token": end, "pad_token": end, **vocabulary.roles}
@@ -78,7 +81,7 @@ def write(directory: Path, vocabulary: AnyVocabulary, chat_template: str | None,
         **options,
     }
     content = to_tokenizer_json(vocabulary)
-    write_json(directory / library_files.FILE, content)
+    write_json(directory / TOKENIZER, content)
     write_json(directory / CONFIG, config, indent=2)
     if not vocabulary.by_character:
         write_json(directory / "vocab.json", content["model"]["vocab"])
@@ -87,32 +90,31 @@ def write(directory: Path, vocabulary: AnyVocabulary, chat_template: str | None,
 
 
 def has_tokenizer(directory: Path) -> bool:
-    """Whether a directory has a tokenizer's files, or says that its model has none (see `IdsOnly`)."""
-    names = ("tokenizer.json", "merges.txt", "vocab.json", "vocab.bpe", *library_files.CONVERTED)
+    """Whether a directory has a tokenizer's files, or says that its model has none."""
+    names = (TOKENIZER, "merges.txt", "vocab.json", "vocab.bpe", *other_files())
     return any((directory / name).exists() for name in names) or is_ids_only(directory)
 
 
 def is_ids_only(directory: Path) -> bool:
     """Whether a directory says that its model has no tokenizer."""
-    return not (directory / "tokenizer.json").exists() and _IDS_ONLY in read_config(directory).options
+    return not (directory / TOKENIZER).exists() and IDS_ONLY in read_config(directory).options
 
 
 def read(directory: Path, config: TokenizerConfig, end_of_text: str | None) -> AnyVocabulary:
     """Reads the vocabulary from a directory's `tokenizer.json`, or from `vocab.json` and `merges.txt`, or from
-    `encoder.json` and `vocab.bpe`, or from `vocab.txt` or a SentencePiece file, with the special and added tokens that
-    the config files next to them name.
+    `encoder.json` and `vocab.bpe`, or from a file of an edge, with the special and added tokens that the config files
+    next to them name.
 
     Raises: TokenizerError if there is none, it is damaged, or it has rules that are not known here.
     """
-    path = directory / "tokenizer.json"
-    pair = next((pair for pair in _FILE_PAIRS if (directory / pair[1]).exists()), None)
-    if not path.exists():
-        if _IDS_ONLY in config.options:
-            with as_tokenizer_error(directory / CONFIG):
-                return IdsOnly(*config.options[_IDS_ONLY])
-        converted = library_files.converted_file(directory)
-        if pair is None and converted is not None:
-            return library_files.read_converted(converted, config, end_of_text)
+    path = directory / TOKENIZER
+    pair = pair_in(directory)
+    if not path.exists() and (pair is None or IDS_ONLY in config.options):
+        other = read_other(directory, config, end_of_text)
+        if other is not None:
+            return other
+        if IDS_ONLY in config.options:
+            raise TokenizerError(f"{directory} has a model without a tokenizer; what reads its ids is not installed")
     if pair is None or path.exists():
         try:
             with as_tokenizer_error(path):
@@ -125,19 +127,42 @@ def read(directory: Path, config: TokenizerConfig, end_of_text: str | None) -> A
         except TokenizerError as error:
             if not isinstance(error.__cause__, OtherRulesError):
                 raise
-            difference = str(error.__cause__)
-        return library_files.read_library_json(path, config, end_of_text, difference)
+            return _read_with(path, config, end_of_text, error.__cause__)
+    path = directory / pair[0]
+    if config.options.get("add_prefix_space"):
+        difference = OtherRulesError("its add_prefix_space (True) must be false")
+        return _read_with(path, config, end_of_text, difference)
+    vocab, merges = read_pair(directory, pair)
+    with as_tokenizer_error(path):
+        return _combine(ParsedTokenizer(vocab, merges, (), False, False), config, end_of_text)
+
+
+def pair_in(directory: Path) -> tuple[str, str] | None:
+    """The names of the files with the vocabulary and the merges in a directory; None if it has no merges."""
+    return next((pair for pair in _FILE_PAIRS if (directory / pair[1]).exists()), None)
+
+
+def read_pair(directory: Path, pair: tuple[str, str]) -> tuple[dict[str, int], list[str]]:
+    """The vocabulary and the merges in these two files."""
     path = directory / pair[1]
     with as_tokenizer_error(path):
         version, *lines = read_regular(path).decode().replace("\r\n", "\n").split("\n")
         merges = [line for line in (version, *lines) if line and not (line is version and line.startswith("#version"))]
     path = directory / pair[0]
     with as_tokenizer_error(path):
-        vocab = read_json_unicode(path)
-        if config.options.get("add_prefix_space"):
-            files = {name: read_regular(directory / name) for name in pair}
-            return library_files.read_prefixed(vocab, merges, config, end_of_text, files)
-        return _combine(ParsedTokenizer(vocab, merges, (), False, False), config, end_of_text)
+        vocab: dict[str, int] = read_json_unicode(path)
+    return vocab, merges
+
+
+def _read_with(path: Path, config: TokenizerConfig, end_of_text: str | None, error: OtherRulesError) -> OtherVocabulary:
+    """The tokenizer in a file whose rules are others.
+
+    Raises: TokenizerError if no edge reads it.
+    """
+    other = read_other(path.parent, config, end_of_text, str(error))
+    if other is None:
+        raise TokenizerError(f"{path} cannot be used: {error}; what reads other tokenizers is not installed") from error
+    return other
 
 
 def _combine(parsed: ParsedTokenizer, config: TokenizerConfig, end_of_text: str | None) -> Vocabulary:

@@ -18,12 +18,18 @@ import numpy.typing as npt
 import tiktoken
 
 from minigpt.errors import TokenizerError
-from minigpt.foreign_tokenizers.library import LibraryCoder, LibraryVocabulary
 from minigpt.tokenizer import files
 from minigpt.tokenizer.bpe_training import requested_vocab_size, train_merges
 from minigpt.tokenizer.config_files import read_config
+from minigpt.tokenizer.other_vocabulary import Coder
 from minigpt.tokenizer.utf8 import Transitions, token_transitions
-from minigpt.tokenizer.vocabulary import END_OF_TEXT, GPT2_BYTES, Vocabulary, bytes_to_unicode, replace_surrogates
+from minigpt.tokenizer.vocabulary import (
+    END_OF_TEXT,
+    GPT2_BYTES,
+    Vocabulary,
+    bytes_to_unicode,
+    replace_surrogates,
+)
 
 _GPT2_FINGERPRINT = "e86ab48b58bc9bb314277f28b8d8311c22dd445e1425f59072f7c6a3d520b0c7"
 
@@ -53,12 +59,12 @@ class Tokenizer:
         self.vocabulary = vocabulary
         self.chat_template = chat_template
         self.reads_names = False
-        self.merges = vocabulary.merges
+        self.merges = vocabulary.merges if isinstance(vocabulary, Vocabulary) else ()
         self.special = vocabulary.special
         self.end_of_text = vocabulary.special[vocabulary.end_of_text]
         self.end_ids: tuple[int, ...] = (self.end_of_text,)
         self.prefix_ids: tuple[int, ...] = tuple(vocabulary.prefix)
-        self._coder = ByteLevelCoder(vocabulary) if isinstance(vocabulary, Vocabulary) else vocabulary.coder
+        self._coder: Coder = ByteLevelCoder(vocabulary) if isinstance(vocabulary, Vocabulary) else vocabulary.coder
         self._token_bytes = self._coder.tokens
         self.vocab_size = len(self._token_bytes)
 
@@ -161,8 +167,13 @@ class Tokenizer:
     @property
     def class_name(self) -> str:
         """The class in transformers that gives these ids."""
-        config = getattr(self.vocabulary, "config", {})
+        config = {} if isinstance(self.vocabulary, Vocabulary) else self.vocabulary.config
         return str(config.get("tokenizer_class", "GPT2Tokenizer"))
+
+    @property
+    def program(self) -> str:
+        """What runs the tokenizer; empty for minigpt itself."""
+        return "" if isinstance(self.vocabulary, Vocabulary) else self.vocabulary.program
 
     @property
     def unknown(self) -> str | None:
@@ -171,7 +182,7 @@ class Tokenizer:
 
     def losses(self) -> list[str]:
         """What of a text is not in its ids: sentences for the user, none for a lossless tokenizer."""
-        return [] if isinstance(self._coder, ByteLevelCoder) else self._coder.losses()
+        return self._coder.losses()
 
     def byte_level(self, purpose: str) -> Vocabulary:
         """The vocabulary of a byte-level tokenizer.
@@ -241,9 +252,9 @@ class Tokenizer:
         """Every token as files write it, by id: ordinary tokens in GPT-2's byte alphabet, special and added tokens
         literally, "" for unused ids. The tokens of other kinds of tokenizers are those of their tokenizer.json.
         """
-        if isinstance(self.vocabulary, LibraryVocabulary):
-            of_library = {id: token for token, id in (*self.vocabulary.ids.items(), *self.special.items())}
-            return [of_library.get(id, "") for id in range(self.vocab_size)]
+        if not isinstance(self.vocabulary, Vocabulary):
+            written = {id: token for token, id in (*self.vocabulary.ids.items(), *self.special.items())}
+            return [written.get(id, "") for id in range(self.vocab_size)]
         names = {id: name for name, id in (*self.special.items(), *self.vocabulary.added.items())}
         return [
             names[id] if id in names else bytes_to_unicode(token or b"") for id, token in enumerate(self._token_bytes)
@@ -288,8 +299,8 @@ class Tokenizer:
         """
         if not special_tokens or not self.named_in(text):
             return self._coder.encode(text)
-        if isinstance(self._coder, LibraryCoder):
-            return self._coder.encode(text, special_tokens=True)
+        if (whole := self._coder.encode_named(text)) is not None:
+            return whole
         ids: list[int] = []
         for index, part in enumerate(self._special_names.split(text)):
             ids += [self.special[part]] if index % 2 else self._coder.encode(part)
@@ -423,6 +434,9 @@ class ByteLevelCoder:
             return self.encode_array(text).tolist()
         return self._encoding.encode(text, allowed_special=self._added, disallowed_special=())
 
+    def encode_named(self, text: str) -> None:
+        """Nothing: the parts of a text between the names of special tokens are encoded one by one."""
+
     def encode_array(self, text: str, *, documents: bool = False) -> npt.NDArray[np.uint32]:
         """The ids of a text; with `documents`, a literal "<|endoftext|>" is the end-of-text token."""
         special = {END_OF_TEXT, *self._added} if documents else self._added
@@ -431,3 +445,7 @@ class ByteLevelCoder:
         except UnicodeEncodeError:
             return self.encode_array(replace_surrogates(text), documents=documents)
         return ids if self._ids is None else self._ids[ids]
+
+    def losses(self) -> list[str]:
+        """What of a text is not in its ids: nothing."""
+        return []

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from minigpt.errors import CheckpointError
-from minigpt.lora.layers import load_trained_state, lora_of, trained_state
+from minigpt.storage.adapters import adapter_of, load_trained_state, trained_state
 from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.last_state import LastState
 from minigpt.storage.run import Run
@@ -38,7 +38,7 @@ class Checkpointer:
 
     def __init__(self, run: Run | None, state: TrainingState, tokenizer: Tokenizer, world: World) -> None:
         self.run, self.state, self.tokenizer, self.world = run, state, tokenizer, world
-        self.model = state.train_step.loss_model.model
+        self.model = state.train_step.model
         (has_run,) = world.all_reduce_max([run is not None])
         self.is_saving = bool(has_run)
         self.saved_step = -1
@@ -307,7 +307,7 @@ class Checkpointer:
 
     def _best_tensors(self) -> dict[str, Tensor]:
         """What `Run.save_best` writes. Adapters are never sharded, so that nothing of them is gathered."""
-        return {} if lora_of(self.model) is not None else to_huggingface(self.model)
+        return {} if adapter_of(self.model) is not None else to_huggingface(self.model)
 
     def _check_finite(self) -> None:
         weights = map(to_local, trained_state(self.model).values())

@@ -29,18 +29,21 @@ class World:
     """The processes that train one model together. This class is a world of one process.
 
     `rank` is this process's number; the main process is 0. `local_size` of the `size` processes are on this machine.
-    `is_sharded` says whether each holds only a shard of the model. `attempt` is the number of times that the launcher
-    has started the processes.
+    `is_sharded` says whether each holds only a shard of the model. `was_restarted` says that the launcher
+    has started the processes again, so that the run continues.
     """
 
     rank: int = 0
     size: int = 1
     local_size: int = 1
     is_sharded: bool = False
-    attempt: int = 1
+    was_restarted: bool = False
 
     def close(self) -> None:
         """Closes the connections to the other processes."""
+
+    def share(self, job: Any) -> None:
+        """Sends the other processes what they need to train a job; None if there is nothing to train."""
 
     @property
     def is_main(self) -> bool:

@@ -18,7 +18,8 @@ from minigpt.cli.prompts import PromptFormat, read_prompts
 from minigpt.config import GPTConfig, ReadingConfig
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled, engine_provider
-from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint, save_weights
+from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint, weights_file
+from minigpt.storage.files import atomic_write
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
@@ -165,7 +166,8 @@ def test_a_model_that_is_being_saved_is_read_as_a_whole(run: Any) -> None:
 
     def save() -> None:
         for model in itertools.cycle(models):
-            save_weights(folders[0], model)
+            name, content = weights_file(model)
+            atomic_write(folders[0] / name, content)
             if stop.is_set():
                 return
 

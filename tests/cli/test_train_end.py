@@ -1,15 +1,18 @@
 """The speed that `minigpt train` prints when a run ends, from made-up figures."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
-from minigpt.autoplan import throughput
+from minigpt.autoplan import annotations
+from minigpt.autoplan.annotations import PlanAnnotations
 from minigpt.autoplan.throughput import Peak
-from minigpt.cli.train_end import _speed
+from minigpt.cli.render.annotations import Result
 from minigpt.config import PRESETS, TrainConfig
+from minigpt.runs.events import Started
+from minigpt.training.events import Finished
 
 
 @pytest.mark.parametrize(
@@ -19,10 +22,12 @@ from minigpt.config import PRESETS, TrainConfig
 def test_the_share_of_the_peak_counts_what_is_computed_and_all_processes(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], processes: int, percent: int
 ) -> None:
-    monkeypatch.setattr(throughput, "peak", lambda *_: Peak(1e12, "1 TFLOP/s, measured"))
+    monkeypatch.setattr(annotations, "peak", lambda *_: Peak(1e12, "1 TFLOP/s, measured"))
     config = TrainConfig(context_length=1024, dtype="float32", **settings)
-    job: Any = SimpleNamespace(config=config, model=SimpleNamespace(config=PRESETS["gpt2"]))
-    display: Any = SimpleNamespace(device=torch.device("cpu"), steps=1, tokens_per_step=1000, training_seconds=1.0)
-    shown = _speed(job, display, processes)
+    log: Any = SimpleNamespace(read_log=list, record=SimpleNamespace(comparable_evaluations=list))
+    job: Any = SimpleNamespace(config=config, model=SimpleNamespace(config=PRESETS["gpt2"]), run=log)
+    finished = Finished(10, "length", 10, None, None, 0, 1.0)
+    started = Started(directory=Path("run"), step=0, device="cpu", total_steps=None, tokens_per_step=1000, baselines=())
+    rows = PlanAnnotations(started).result_rows(Result(job, finished, 1000.0, processes))
     of = "" if processes == 1 else "2 times "
-    assert shown == f"1,000 tokens/s, {percent}% of this machine's peak ({of}1 TFLOP/s, measured)"
+    assert rows["speed"] == f"1,000 tokens/s, {percent}% of this machine's peak ({of}1 TFLOP/s, measured)"

@@ -14,7 +14,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.delenv("MINIGPT_CHECKPOINTS", raising=False)
-    monkeypatch.setattr("minigpt.autoplan.plan_run.OtherPrograms.cores", lambda _: 0.0)  # a plan notes a busy machine
+    monkeypatch.setattr("minigpt.autoplan.planner.OtherPrograms.cores", lambda _: 0.0)  # a plan notes a busy machine
     for name in ("fox.txt", "corpus.txt"):
         (tmp_path / name).write_text(TEXT)
     return tmp_path

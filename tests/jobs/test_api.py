@@ -64,7 +64,7 @@ def test_the_example_of_every_function_works(here: Path, monkeypatch: pytest.Mon
 
 def test_a_plan_prints_the_table_of_the_command_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
-    monkeypatch.setattr("minigpt.autoplan.plan_run._MUCH_COPIED", 2.0)  # the command line prints notes on stderr
+    monkeypatch.setattr("minigpt.autoplan.planner._MUCH_COPIED", 2.0)  # the command line prints notes on stderr
     table = str(minigpt.plan("fox.txt", **SETTINGS))
     printed = typed("train", "fox.txt", *FLAGS, "--plan").stdout
 

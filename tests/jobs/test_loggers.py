@@ -14,7 +14,8 @@ from fake_wandb import Wandb
 
 from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError, MissingPackageError
-from minigpt.loggers.loggers import check_loggers, open_loggers
+from minigpt.loggers.loggers import open_loggers
+from minigpt.loggers.settings import LoggerSettings
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import RunRecord
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -59,12 +60,12 @@ def test_a_missing_package_is_one_sentence_with_the_command_that_installs_it(mon
     for name in ("tensorboard", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(MissingPackageError, match=f"^--log {name} needs {name}, which is not installed; run: "):
-            check_loggers([name])
+            LoggerSettings(log=(name,))
 
 
 def test_an_unknown_logger_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"log \('aim'\) must be one of tensorboard, wandb"):
-        check_loggers(["aim"])
+        LoggerSettings(log=("aim",))
 
 
 def test_wandb_receives_the_runs_name_its_record_and_every_metric(run: Run, wandb: Wandb) -> None:

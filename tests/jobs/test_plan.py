@@ -11,13 +11,13 @@ import torch
 from builders import new_model
 
 from minigpt.autoplan.overheads import Overheads
-from minigpt.autoplan.plan_run import plan_run
 from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.run_options import RunOptions
 from minigpt.runs.events import Event, Planned
 from minigpt.runs.plan import Plan
 from minigpt.runs.request import Request
+from minigpt.runs.start_run import plan_run
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import planned_steps
@@ -134,7 +134,7 @@ def test_a_plan_notes_that_other_programs_computed_while_it_measured(
     here: Path, monkeypatch: pytest.MonkeyPatch, cores: float, noted: bool
 ) -> None:
     monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
-    monkeypatch.setattr("minigpt.autoplan.plan_run.OtherPrograms.cores", lambda _: cores)
+    monkeypatch.setattr("minigpt.autoplan.planner.OtherPrograms.cores", lambda _: cores)
     text = str(plan_of(here / "fox.txt", dtype="float32", device="cpu"))
     assert ("this machine is doing other things: other programs used 1.3 cores" in text) == noted
 
@@ -240,7 +240,7 @@ def base(here: Path) -> str:
 def test_minutes_that_evaluating_and_saving_use_up_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     slow = Overheads(start=40, evaluation=1, saving=1, sample=1, index=0, final=1)
-    monkeypatch.setattr("minigpt.autoplan.plan_run.Overheads.measured", lambda *_, **__: slow)
+    monkeypatch.setattr("minigpt.autoplan.planner.Overheads.measured", lambda *_, **__: slow)
     with pytest.raises(ConfigError, match=r"minutes \(0\.5\) leave no time for training: measuring .*; give more, or"):
         plan_of(here / "fox.txt", minutes=0.5, **QUICK)
 

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from builders import new_model, new_run
 
 from minigpt.reports import REPORT
 from minigpt.reports import run_pages as pages
-from minigpt.reports.run_pages import RunningReport, keep_report
+from minigpt.reports.run_pages import ReportSink, RunningReport
 from minigpt.runs.events import Event, Started
 from minigpt.storage.run import Run
-from minigpt.training.events import Evaluation, Notice, Step
+from minigpt.training.events import Evaluation, Finished, Notice, Step
 
 HOSTILE = "</script><script>alert(1)</script>"
 
@@ -50,7 +51,26 @@ def started(run: Run) -> Started:
     return Started(directory=run.directory, step=0, device="cpu", total_steps=80, tokens_per_step=64, baselines=())
 
 
-def test_the_page_is_there_when_training_starts_and_changes_at_each_evaluation(run: Run) -> None:
+def keep_report(
+    training: Generator[Event, None, None], run: Run, opened: Callable[[Path], None] | None = None
+) -> Iterator[Event]:
+    """The events of training and those that the report adds, as of `run_job()`."""
+    sink = ReportSink(run, watch=opened is not None)
+    finished = None
+    try:
+        with closing(training):
+            for event in training:
+                finished = event if isinstance(event, Finished) else finished
+                added = sink.receive(event)
+                yield event
+                yield from added
+    finally:
+        sink.close(finished)
+
+
+def test_the_page_is_there_when_training_starts_and_changes_at_each_evaluation(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, opened = run.directory / REPORT, []
     shown = []
 
@@ -66,6 +86,7 @@ def test_the_page_is_there_when_training_starts_and_changes_at_each_evaluation(r
             assert data_of(path)["runs"][0]["training"]["step"] == list(range(1, number + 1))
             assert data_of(path)["runs"][0]["state"] == "training"
 
+    monkeypatch.setattr(pages, "_open_page", opened.append)
     list(keep_report(training(), run, opened=opened.append))
     assert opened == [path]
     assert [live["status"] and live["status"]["step"] for live in shown] == [None, 1, 2]
@@ -106,6 +127,7 @@ def test_a_page_that_fails_is_one_notice(run: Run, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(pages, "write_report", fail)
     opened: list[Path] = []
+    monkeypatch.setattr(pages, "_open_page", opened.append)
     events = list(keep_report(training(), run, opened=opened.append))
     assert [event.text for event in events if isinstance(event, Notice)] == [
         "no report is written during training: ZeroDivisionError: no luck"

@@ -13,17 +13,18 @@ from builders import new_model, tokenizer_with_roles
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError, DeviceError, FolderTakenError, TokenizerError
 from minigpt.foreign_tokenizers.ids_only import IdsOnly
-from minigpt.lora.adapter import is_adapter
 from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
+from minigpt.storage.adapters import is_adapter
 from minigpt.storage.checkpoint import (
     find_checkpoint,
     free_name,
     load_checkpoint,
     read_config,
     save_checkpoint,
-    save_weights,
+    weights_file,
 )
+from minigpt.storage.files import atomic_write
 from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -154,10 +155,11 @@ def test_a_model_is_saved_in_the_working_directory(tmp_path: Path, monkeypatch: 
     assert files_in(tmp_path) == ["here"]
 
 
-def test_save_weights_changes_only_the_weights(tmp_path: Path) -> None:
+def test_new_weights_change_only_the_weights(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, model(0), BYTES)
     before = {name: (tmp_path / name).read_bytes() for name in FILES}
-    save_weights(tmp_path, model(1), {"loss": "1.25"})
+    name, content = weights_file(model(1), metadata={"loss": "1.25"})
+    atomic_write(tmp_path / name, content)
     changed = [name for name in FILES if (tmp_path / name).read_bytes() != before[name]]
     assert changed == ["model.safetensors"]
     with TensorFile(tmp_path / "model.safetensors") as file:

@@ -12,7 +12,7 @@ from typing import IO
 import pytest
 
 from minigpt.errors import CheckpointError, FolderTakenError
-from minigpt.storage.files import atomic_folder, atomic_json, atomic_write, exists, read_json
+from minigpt.storage.files import atomic_folder, atomic_write, exists, json_bytes, read_json
 from minigpt.storage.folder import PROCESS, host
 
 
@@ -198,7 +198,7 @@ def test_a_new_folder_never_replaces_an_existing_one_not_even_an_empty_one(tmp_p
 
 def test_json_is_read_back_equal(tmp_path: Path) -> None:
     value = {"name": "Ærø", "losses": [1.5, None], "deep": {"n": 3}}
-    atomic_json(tmp_path / "file.json", value)
+    atomic_write(tmp_path / "file.json", json_bytes(value))
     assert read_json(tmp_path / "file.json") == value
 
 

@@ -12,7 +12,7 @@ from builders import assert_same_model
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.model.gpt import GPT
-from minigpt.storage.files import atomic_json, read_json
+from minigpt.storage.files import atomic_write, json_bytes, read_json
 from minigpt.storage.huggingface import (
     config_from_huggingface,
     config_to_huggingface,
@@ -63,7 +63,7 @@ def greedy(model: GPT, prompt: torch.Tensor) -> torch.Tensor:
 
 def save(folder: Path, model: GPT) -> Path:
     config = config_to_huggingface(model.config, end_of_text=model.config.vocab_size - 1, dtype=torch.float32)
-    atomic_json(folder / "config.json", config)
+    atomic_write(folder / "config.json", json_bytes(config))
     save_tensors(folder / "model.safetensors", to_huggingface(model), {"format": "pt"})
     return folder
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from minigpt.distributed.process_group import ProcessGroup
 from minigpt.errors import CheckpointError
 from minigpt.storage.files import atomic_write
-from minigpt.storage.tensors import TensorFile, in_file_order, save_tensors
+from minigpt.storage.tensors import TensorFile, in_file_order, save_tensors, tensor_content
 from minigpt.training.checkpointing import Gathering
 from minigpt.training.world import World
 
@@ -43,7 +43,7 @@ IN_ORDER = [[3.0, 4.0], [5.0], [1.0, 2.0]]  # larger numbers first
 def test_the_file_has_the_full_tensors_and_the_other_processes_gather_the_same_ones(tmp_path: Path) -> None:
     world, other = Doubling(), Doubling()
     gathering = Gathering(tensors(), world)
-    save_tensors(tmp_path / "file", tensors(), read=gathering.read)
+    atomic_write(tmp_path / "file", tensor_content(tensors(), read=gathering.read))
     gathering.finish()
     Gathering(tensors(), other).finish()
     assert world.gathered == other.gathered == IN_ORDER
@@ -72,7 +72,7 @@ def test_after_a_failed_write_the_rest_is_gathered_too(tmp_path: Path, after: in
         atomic_write(path, write)
 
     with pytest.raises(CheckpointError):
-        save_tensors(tmp_path / "file", tensors(), write_file=full_disk, read=gathering.read)
+        full_disk(tmp_path / "file", tensor_content(tensors(), read=gathering.read))
     gathering.finish()
     assert world.gathered == IN_ORDER
     assert not (tmp_path / "file").exists()

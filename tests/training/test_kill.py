@@ -26,10 +26,10 @@ from fork_server import ForkServer, serve
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.lora.fine_tuning import apply_fine_tuning
-from minigpt.lora.layers import load_trained_state
 from minigpt.model.gpt import GPT
 from minigpt.runs.job import Job
-from minigpt.runs.train_job import train_job
+from minigpt.runs.run_job import run_job
+from minigpt.storage.adapters import load_trained_state
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
 from minigpt.storage.tensors import load_tensors
@@ -97,7 +97,7 @@ def train_distilled(folder: Path, corpus: Corpus, settings: dict[str, Any]) -> N
         model = GPT(shape.replace(dropout=0.1))
         run = Run.create(folder, model, corpus.tokenizer, {"training": settings})
     run.lock()
-    for _ in train_job(Job(model, corpus, config, run, resume=resume)):
+    for _ in run_job(Job(model=model, corpus=corpus, config=config, run=run, resume=resume)):
         pass
 
 

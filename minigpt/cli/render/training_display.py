@@ -14,13 +14,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from minigpt.cli.render.baselines import targets_text, unbeaten_baselines
-from minigpt.memorization.drawing import highlighted, run_line, summary_line
+from minigpt.cli.render.annotations import Annotations, annotations_of
 from minigpt.tokenizer.display import one_line, visible
 from minigpt.units import duration, size
 
 if TYPE_CHECKING:
-    from minigpt.autoplan.baselines import Baseline
     from minigpt.runs.events import Event, Started
     from minigpt.training.events import Evaluation, Sample, Step
 
@@ -38,8 +36,9 @@ class TrainingDisplay:
         self.out, self.device = out, resolve_device(started.device)
         self.name = f"{directory.parent.name}, {directory.name}" if started.is_teacher else directory.name
         self.total_steps, self.tokens_per_step = started.total_steps, started.tokens_per_step
-        self.baselines, self.bits_unit = started.baselines, f"bits per byte {started.scored_text}".rstrip()
-        self.unbeaten: Sequence[Baseline] | None = None  # until the first evaluation
+        self.bits_unit = f"bits per byte {started.scored_text}".rstrip()
+        self.annotations = annotations_of(started)
+        self.is_evaluated = False
         self.stopping = False
         self.step = 0
         self.losses: list[float] = []  # the finite ones
@@ -63,9 +62,10 @@ class TrainingDisplay:
             self.live.stop()
 
     def read_log(self, log: Iterable[Mapping[str, Any]]) -> None:
-        """Reads from a resumed run's log which baselines it has already beaten, so that none is announced twice."""
+        """Reads the evaluations in a resumed run's log, so that nothing is announced twice."""
         if evaluations := [line for line in log if line.get("bits_per_byte") is not None]:
-            self._print_baselines(evaluations)
+            self.is_evaluated = True
+            self._print_lines(each.resumed(evaluations) for each in self.annotations)
 
     def stop(self) -> None:
         self.stopping = True
@@ -79,7 +79,7 @@ class TrainingDisplay:
         elif isinstance(event, Evaluation):
             self._evaluation(event)
         elif isinstance(event, Sample):
-            self.out.print(sample_panel(event))
+            self.out.print(sample_panel(event, self.annotations))
         elif isinstance(event, Notice | SpeedChange | TeacherTrained):
             self.out.print(Text(one_line(event.text), style="yellow"))
 
@@ -114,20 +114,14 @@ class TrainingDisplay:
         line = Text(f"step {event.step:>6,}  validation loss {event.validation_loss:.4f}  ")
         line.append(f"{event.bits_per_byte:.4f} {self.bits_unit}")
         line.append("  best so far, saved" if event.best else "", style="green")
-        log = [{"step": event.step, "bits_per_byte": event.bits_per_byte}]
-        if self.unbeaten is None:
-            self.out.print(line)
-            self._print_baselines(log)
-            return
-        still = unbeaten_baselines(self.unbeaten, log)
-        if beaten := [baseline.label for baseline in self.unbeaten if baseline not in still]:
-            line.append(f"  now beats {', '.join(beaten)}", style="green")
-        self.unbeaten = still
+        added = [each.evaluated(event) for each in self.annotations]
+        line.append("".join(f"  {remark}" for remark, _ in added if remark), style="green")
+        self.is_evaluated = True
         self.out.print(line)
+        self._print_lines(lines for _, lines in added)
 
-    def _print_baselines(self, log: Sequence[Mapping[str, Any]]) -> None:
-        self.unbeaten = unbeaten_baselines(self.baselines, log)
-        if text := targets_text(self.unbeaten, self.baselines):
+    def _print_lines(self, texts: Iterable[str]) -> None:
+        for text in filter(None, texts):
             self.out.print(text)
 
     def _panel(self) -> RenderableType:
@@ -135,7 +129,7 @@ class TrainingDisplay:
 
         event = self.last_step
         if event is None:
-            what = "evaluating the untrained model" if self.unbeaten is None else "running the first step"
+            what = "running the first step" if self.is_evaluated else "evaluating the untrained model"
             return Text(f"{one_line(self.name)}: {what} …", style="dim")
         bar_width = 30
         filled = round(event.progress * bar_width)
@@ -199,19 +193,15 @@ def _loss_text(event: "Step") -> str:
     return f"{event.loss:.4f}" if event.is_scored else "-"
 
 
-def sample_panel(event: "Sample") -> RenderableType:
-    """A sample with its long copied runs marked, the copied share, and the location of the longest run's original."""
-    parts = [Text(visible(event.prompt, is_text=True), style="bold")]
-    if event.memorization is None:
-        parts[0].append(visible(event.text, is_text=True), style="not bold")
-    else:
-        parts[0].append_text(Text(style="not bold").append_text(highlighted(event.text, event.memorization)))
-        parts.append(Text(summary_line(event.memorization), style="dim"))
-        if event.location is not None and event.memorization.longest is not None:
-            where = f"the training text, document {event.location.document:,}, line {event.location.line:,}"
-            parts.append(Text(run_line(event.memorization.longest, event.memorization, event.text, where), style="dim"))
-    parts[0].rstrip()
-    return Panel(Group(*parts), title=f"sample at step {event.step:,}", title_align="left", border_style="dim")
+def sample_panel(event: "Sample", annotations: Sequence[Annotations] = ()) -> RenderableType:
+    """A sample after its prompt, as the annotations draw it."""
+    drawn = next(filter(None, (each.sampled(event) for each in annotations)), None)
+    text, *lines = drawn or [Text(visible(event.text, is_text=True))]
+    whole = Text(visible(event.prompt, is_text=True), style="bold")
+    whole.append_text(Text(style="not bold").append_text(text))
+    whole.rstrip()
+    title = f"sample at step {event.step:,}"
+    return Panel(Group(whole, *lines), title=title, title_align="left", border_style="dim")
 
 
 def sparkline(values: list[float], width: int) -> str:

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from minigpt.autoplan.baselines import Baseline
+from minigpt.cli.render.annotations import annotations_of
 from minigpt.cli.render.console import progress_bar
 from minigpt.cli.render.training_display import TrainingDisplay, sample_panel
 from minigpt.memorization.index import CopiedRun, Memorization, TrainingLocation
@@ -141,7 +142,7 @@ def copying(text: str, copied: str, words: int) -> Memorization:
 
 def panel(sample: Sample, *, width: int = 160) -> str:
     out = Console(file=StringIO(), width=width)
-    out.print(sample_panel(sample))
+    out.print(sample_panel(sample, annotations_of(STARTED)))
     return out.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 

@@ -1,0 +1,139 @@
+"""Conversations among the records of a text: the transcripts that a model is trained on, and the notes on them."""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
+
+from minigpt.chat_logs.chat_log import (
+    CONVERSATION_KEYS,
+    WEIGHT_KEYS,
+    conversation_fields,
+    is_pair,
+    read_conversation,
+    record_conversation,
+)
+from minigpt.chat_logs.json_files import json_form, may_be_json
+from minigpt.chat_logs.transcript import (
+    CHAT_TEMPLATE,
+    ROLES,
+    UNLEARNED,
+    TranscriptTracker,
+    count_unlearned,
+    speaker_number,
+    transcript,
+    unmarked,
+)
+from minigpt.data.corpus import Corpus
+from minigpt.data.find_files import shown
+from minigpt.data.records import Record, RecordFields, first_keys
+from minigpt.data.source_files import SourceFile
+from minigpt.data.sources import Scan
+from minigpt.errors import ConfigError, DataError
+
+
+class ChatLogs:
+    """What the seam "conversations" asks for; see `minigpt.data.records.Conversations`."""
+
+    chat_template, unlearned = CHAT_TEMPLATE, UNLEARNED
+    number = staticmethod(speaker_number)
+    unmarked = staticmethod(unmarked)
+    count_unlearned = staticmethod(count_unlearned)
+    tracker = TranscriptTracker
+
+    def fields(self, keys: Collection[str], key: str) -> RecordFields:
+        """The fields that are read of records with these keys."""
+        fields = conversation_fields(keys, key)
+        return RecordFields(fields, is_pair(fields), [each for each in WEIGHT_KEYS if each in keys])
+
+    def read(self, row: object, key: str, location: str) -> Record | None:
+        """The record in a JSON value; None if it is no object with a text or a conversation.
+
+        A conversation is a list of messages: under `key`, "messages" or "conversations", or the whole value; or it is a
+        pair of a question and an answer.
+        Raises: DataError, which begins with `location`.
+        """
+        if isinstance(row, list):
+            return Record(transcript(read_conversation(row, location)), is_conversation=True)
+        fields = conversation_fields(row, key) if isinstance(row, dict) else []
+        if not isinstance(row, dict) or not fields:
+            return None
+        for mark in WEIGHT_KEYS:
+            if row.get(mark) is False or (mark == "weight" and row.get(mark) == 0):
+                raise DataError(
+                    f"{location} has the {mark} {json.dumps(row[mark])}, which can be given to messages only; remove "
+                    "the record, or give each of its messages the weight 0"
+                )
+        value = row[fields[0]]
+        if isinstance(value, list) or is_pair(fields):
+            return Record(transcript(record_conversation(row, fields, location)), is_conversation=True)
+        if not isinstance(value, str):
+            raise DataError(
+                f"{location}: the value of {fields[0]!r} must be a string or a list of messages, not "
+                f"{json.dumps(value)[:40]}"
+            )
+        return Record(value, is_conversation=False)
+
+    def notes(self, files: Sequence[SourceFile], key: str) -> list[str]:
+        """Sentences on the `.json` files that are read as plain text, and on conversations that are not read.
+
+        Raises: DataError as `scan`.
+        """
+        markup = [each.name for each in files if may_be_json(each) and not json_form(each, key) and each.stat().st_size]
+        several = f"{len(markup):,} files, such as" if len(markup) > 1 else "a file,"
+        notes = [f"read as plain text, JSON markup included: {several} {markup[0]}"] if markup else []
+        return notes + _unread_conversations(files, key)
+
+    def check(self, text: Scan, *, is_mixed: bool) -> None:
+        """Raises: DataError for messages that are read without being learned, where the speakers are not known."""
+        if text.n_unlearned and (is_mixed or not text.has_speakers):
+            raise DataError(
+                f"messages with weight 0 ({text.n_unlearned:,} here) can be read without being learned only where "
+                "every document is a conversation, and not in a mix; train on the chat logs alone, or remove these "
+                "messages"
+            )
+
+    def check_role(self, corpus: Corpus, role: str) -> None:
+        """Checks that the loss can be measured on this role's turns, or on `all`.
+
+        Raises: ConfigError for a role without turns in one of the parts.
+        """
+        speakers = corpus.train_speakers
+        assert speakers is not None
+        found = [each for each in ROLES if (speakers == speaker_number(each)).any()]
+        if role == "all" and not found:
+            raise DataError("every message of this text has weight 0, so there is nothing to learn; remove some")
+        if role != "all" and role not in found:
+            but = " but in messages with weight 0" if (speakers == UNLEARNED).any() else ""
+            raise ConfigError(
+                f"loss_on ({role}) is not a role in this text{but}; give {', '.join(found)}{' or ' * bool(found)}all"
+            )
+        scored = corpus.scored(role)
+        if scored is not None and len(scored) > 1 and not np.any(scored[1:]):
+            raise ConfigError(f"loss_on ({role}) has no turn in the held-out part; give a larger --validation-fraction")
+
+
+def _unread_conversations(files: Iterable[SourceFile], text_key: str) -> list[str]:
+    """Sentences on the conversations of records that also have a text or another conversation, which is read, judged by
+    the first record of each file.
+    """
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for file in files:
+        keys = first_keys(file, text_key)
+        read = conversation_fields(keys, text_key)
+        other = conversation_fields([each for each in keys if each not in read])
+        is_chosen = read[:1] == [text_key] and (text_key in CONVERSATION_KEYS or is_pair(read))
+        if read and other and not is_chosen:
+            found.setdefault((_described(read), _described(other), other[0]), []).append(file.name)
+    return [
+        f"{shown(names)}: each record has {read}, which is read, and {other}, which is not; to read the conversations "
+        f"instead, give --text-key {key}"
+        for (read, other, key), names in found.items()
+    ]
+
+
+def _described(fields: Sequence[str]) -> str:
+    return " with ".join(map(repr, fields[:2] if is_pair(fields) else fields[:1]))
+
+
+reader = ChatLogs()

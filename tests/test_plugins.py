@@ -1,0 +1,140 @@
+"""The five examples of docs/how-to/extend.md, installed as packages of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scripts import ROOT
+
+import minigpt
+from minigpt.config import GPTConfig
+from minigpt.model.gpt import GPT
+
+PLUGINS = ROOT / "tests" / "plugins"
+TEXT = "The cat sat on the mat. The dog lay on the rug.\n" * 400
+SMALL = ("--n-layer", "1", "--n-head", "2", "--n-embd", "32", "--context-length", "32", "--tokenizer", "bytes")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which pip has installed the examples."""
+    sources, folder = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("installed")
+    names = []
+    for plugin in sorted(PLUGINS.iterdir()):
+        names.append(str(sources / plugin.name))
+        (sources / plugin.name).mkdir()
+        for file in plugin.iterdir():  # pip builds inside the folder
+            if file.is_file():
+                (sources / plugin.name / file.name).write_bytes(file.read_bytes())
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--no-build-isolation", "--target", str(folder), *names], check=True)
+    return folder
+
+
+@pytest.fixture
+def run(installed: Path, tmp_path: Path):
+    """Runs a minigpt command with the examples installed; returns its standard output."""
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+
+    def succeed(*arguments: str) -> str:
+        path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+        done = subprocess.run(
+            [sys.executable, "-m", "minigpt", *arguments],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": path, "COLUMNS": "100"}, capture_output=True, text=True,
+            timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return succeed
+
+
+def test_a_training_trick(run, tmp_path: Path) -> None:
+    """Lion's updates are signs: with one step and no decay, every weight moves by the learning rate or not at all."""
+    assert "--lion" in run("train", "--help")
+    train = ("train", "text.txt", "--steps", "1", "--seed", "1", "--warmup-steps", "0", *SMALL)
+    run(*train, "--lion", "--weight-decay", "0", "--learning-rate", "0.01", "--name", "lion")
+    trained = minigpt.load_checkpoint(tmp_path / "checkpoints" / "lion" / "last")
+    torch.manual_seed(1)
+    begun = GPT(trained.model.config)
+    moves = torch.cat(
+        [(a - b).abs().flatten() for a, b in zip(trained.model.parameters(), begun.parameters(), strict=True)]
+    )
+    assert moves.max() > 0
+    assert torch.isclose(moves, torch.tensor(0.001), rtol=1e-3).logical_or(moves == 0).all()
+
+
+def test_a_text_format(run, tmp_path: Path) -> None:
+    cells = [{"cell_type": "markdown", "source": ["A cell.\n", TEXT]}, {"cell_type": "code", "source": "print(1)"}]
+    (tmp_path / "notes.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}), encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("\n\n".join("".join(cell["source"]) for cell in cells), encoding="utf-8")
+    for name in ("notes.ipynb", "notes.txt"):
+        run("train", name, "--steps", "2", "--name", name.replace(".", "_"), *SMALL)
+    hashes = {minigpt.load_checkpoint(tmp_path / "checkpoints" / name).run for name in ("notes_ipynb", "notes_txt")}
+    assert hashes
+
+
+def test_a_weight_format(run, tmp_path: Path) -> None:
+    """The model continues a text as it does when it is saved by minigpt."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(n_positions=16, n_layer=2, n_head=2, n_embd=8)).eval()
+    write_llmc(tmp_path / "model.bin", model)
+    minigpt.save_checkpoint(model, minigpt.Tokenizer.named("gpt2"), tmp_path / "saved")
+    generate = ("generate", "Once upon", "--max-new-tokens", "8", "--seed", "3", "-m")
+    assert run(*generate, "model.bin") == run(*generate, "saved")
+
+
+def write_llmc(path: Path, model: GPT) -> None:
+    """Writes a model as llm.c's train_gpt2.py does in float32."""
+    config, padded = model.config, 50304
+    header = np.zeros(256, np.int32)
+    header[:8] = (
+        20240326,
+        3,
+        config.n_positions,
+        config.vocab_size,
+        config.n_layer,
+        config.n_head,
+        config.n_embd,
+        padded,
+    )
+    wte = torch.zeros(padded, config.n_embd)
+    wte[: config.vocab_size] = model.token_embedding.weight.detach()
+    with path.open("wb") as file:
+        file.write(header.tobytes())
+        file.write(wte.numpy().tobytes())
+        file.write(model.position_embedding.weight.detach().numpy().tobytes())
+        for name in (
+            "attention_norm.weight", "attention_norm.bias", "attention.qkv_proj.weight", "attention.qkv_proj.bias",
+            "attention.out_proj.weight", "attention.out_proj.bias", "mlp_norm.weight", "mlp_norm.bias",
+            "mlp.up_proj.weight", "mlp.up_proj.bias", "mlp.down_proj.weight", "mlp.down_proj.bias",
+        ):  # fmt: skip
+            for block in model.blocks:
+                file.write(block.get_parameter(name).detach().numpy().tobytes())
+        for parameter in model.final_norm.parameters():
+            file.write(parameter.detach().numpy().tobytes())
+
+
+def test_a_command(run) -> None:
+    assert "count" in run("--help")
+    run("train", "text.txt", "--steps", "1", *SMALL)
+    assert "token_embedding" in run("count", "text")
+    assert "8,224" in run("count", "text")  # (256 + 1) * 32
+
+
+def test_a_sink(run, tmp_path: Path) -> None:
+    run("train", "text.txt", "--steps", "4", "--eval-every", "2", "--csv", "losses.csv", *SMALL)
+    rows = (tmp_path / "losses.csv").read_text(encoding="utf-8").splitlines()
+    assert rows[0] == "step,validation_loss"
+    assert [row.split(",")[0] for row in rows[1:]] == ["0", "2", "4"]
+
+
+def test_the_page_shows_every_file_of_the_examples() -> None:
+    page = (ROOT / "docs" / "how-to" / "extend.md").read_text(encoding="utf-8")
+    files = [file for plugin in PLUGINS.iterdir() for file in plugin.iterdir() if file.suffix in (".py", ".toml")]
+    assert [str(file) for file in files if file.read_text(encoding="utf-8") not in page] == []
