@@ -63,6 +63,15 @@ EDGES = (
         },
     ),
     Edge(
+        name="speculation",
+        sentence="Speculative decoding: drafts from the text itself, or from a smaller model.",
+        package="minigpt.speculation",
+        provides={
+            "generate_settings": "minigpt.speculation.generate_settings:SpeculationSettings",
+            "drafter": "minigpt.speculation.drafters:default_drafter",
+        },
+    ),
+    Edge(
         name="autoplan",
         sentence="Settings chosen for the text and the machine, and the result to expect.",
         package="minigpt.autoplan",
@@ -136,6 +145,7 @@ EDGES = (
         package="minigpt.chat_logs",
         provides={
             "train_settings": "minigpt.chat_logs.settings:ChatLogSettings",
+            "generate_settings": "minigpt.chat_logs.generate_settings:ChatHint",
             "text_reader": "minigpt.chat_logs.json_files:reader",
             "conversations": "minigpt.chat_logs.conversations:reader",
             "annotations": "minigpt.chat_logs.annotations:ChatAnnotations",
@@ -156,7 +166,6 @@ EDGES = (
         name="interactive",
         sentence="Writing with a model in the terminal.",
         package="minigpt.interactive",
-        provides={"generate_settings": "minigpt.interactive.generate_settings:ChatHint"},
         commands={"play": "minigpt.interactive.play:play", "chat": "minigpt.interactive.chat:chat"},
     ),
     Edge(
