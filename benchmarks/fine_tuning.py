@@ -97,13 +97,13 @@ def anonymous_memory() -> int:
 def _minigpt(job: dict[str, Any], watch: Stopwatch | None = None) -> int:
     import torch
 
+    from minigpt.autoplan.memory_estimates import activation_bytes, state_bytes
     from minigpt.config import GPTConfig, TrainConfig
     from minigpt.lora.fine_tuning import apply_fine_tuning
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import load_checkpoint
-    from minigpt.training.memory import activation_bytes, state_bytes
     from minigpt.training.step import TrainStep
-    from minigpt.training.world import World
+    from minigpt.training.step_parts import build_step_parts
 
     tiny = GPTConfig(vocab_size=64, n_positions=8, n_embd=16, n_layer=2, n_head=2)
     settings = dict(MINIGPT[job["engine"]])
@@ -119,14 +119,18 @@ def _minigpt(job: dict[str, Any], watch: Stopwatch | None = None) -> int:
     apply_fine_tuning(model, config)
 
     class Tokens:  # adapters ask for nothing but batches
+        def scores_all(self, _: str) -> bool:
+            return True
+
         def batch(self, step: int, size: int, length: int, *_: Any) -> tuple[Any, Any]:
             ids = torch.randint(shape.vocab_size, (size, length + 1), generator=torch.Generator().manual_seed(step))
             return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
     dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
-    step = TrainStep(model, cast(Any, Tokens()), config, torch.device("cpu"), dtype, World())
+    parts = build_step_parts(model, cast(Any, Tokens()), config, dtype)
+    step = TrainStep(parts, config, torch.device("cpu"), dtype)
     number = 0
-    while step.step(number, LEARNING_RATE, 0.0) and watch and not watch.step():
+    while step.step(number, LEARNING_RATE) and watch and not watch.step():
         number += 1
     kept = activation_bytes(shape, config.context_length or 1, config.batch_size, training=config)
     return state_bytes(shape, "adamw", training=config) + kept

@@ -44,6 +44,10 @@ EDGES = (
         name="native",
         sentence="Operations of generation and training in C.",
         package="minigpt.native",
+        provides={
+            "accelerate": "minigpt.native.accelerate:accelerate",
+            "step_parts": "minigpt.native.step_parts:use_compiled_code",
+        },
     ),
     Edge(
         name="cuda",
@@ -59,13 +63,19 @@ EDGES = (
         name="distillation",
         sentence="A teacher from whose predictions the model learns.",
         package="minigpt.distillation",
-        provides={"train_settings": "minigpt.distillation.settings:DistillationSettings"},
+        provides={
+            "train_settings": "minigpt.distillation.settings:DistillationSettings",
+            "step_parts": "minigpt.distillation.step_parts:use_teacher",
+        },
     ),
     Edge(
         name="tricks",
         sentence="Sampled softmax, spelling features, BPE-dropout and token noise.",
         package="minigpt.tricks",
-        provides={"train_settings": "minigpt.tricks.settings:TrickSettings"},
+        provides={
+            "train_settings": "minigpt.tricks.settings:TrickSettings",
+            "step_parts": "minigpt.tricks.step_parts:use_tricks",
+        },
     ),
     Edge(
         name="lora",
@@ -78,7 +88,10 @@ EDGES = (
         name="distributed",
         sentence="Training by several processes.",
         package="minigpt.distributed",
-        provides={"train_settings": "minigpt.distributed.settings:DistributedSettings"},
+        provides={
+            "train_settings": "minigpt.distributed.settings:DistributedSettings",
+            "step_parts": "minigpt.distributed.muon_processes:share_muon",
+        },
     ),
     Edge(
         name="importers",
@@ -105,6 +118,7 @@ EDGES = (
             "train_settings": "minigpt.chat_logs.settings:ChatLogSettings",
             "text_reader": "minigpt.chat_logs.json_files:reader",
             "conversations": "minigpt.chat_logs.conversations:reader",
+            "token_reader": "minigpt.chat_logs.conversations:reader",
         },
     ),
     Edge(
@@ -150,12 +164,14 @@ EDGES = (
         name="inspection",
         sentence="Attention and predictions, layer by layer.",
         package="minigpt.inspection",
+        provides={"monitors": "minigpt.inspection.passage_monitor:PassageMonitor"},
         commands={"inspect": "minigpt.inspection.command:inspect"},
     ),
     Edge(
         name="memorization",
         sentence="How much of a text was copied from the training text.",
         package="minigpt.memorization",
+        provides={"monitors": "minigpt.memorization.monitor:MemorizationMonitor"},
     ),
     Edge(
         name="reports",
@@ -196,6 +212,11 @@ def installed_edges() -> tuple[Edge, ...]:
 def provided(seam: str) -> tuple[Any, ...]:
     """What the installed edges provide at a seam, in the order of the table. It imports them."""
     return tuple(load(edge.provides[seam]) for edge in installed_edges() if seam in edge.provides)
+
+
+def is_installed(name: str) -> bool:
+    """Whether the edge of that name is there."""
+    return any(edge.name == name for edge in installed_edges())
 
 
 def commands() -> dict[str, str]:

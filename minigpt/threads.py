@@ -6,7 +6,7 @@ often uses the core that the thread it waits for needs, and a step may take a hu
 looks four times a second at the share of the cores that other programs use. While its mean over the last second is more
 than a quarter of a core, waiting threads sleep, and decoding uses as many threads as there are free cores. Reading a
 prompt keeps all threads, because they wait for each other seldom, and more threads get more of the cores. Training
-tries both numbers and uses the faster one.
+tries both numbers and uses the faster one (minigpt.native.thread_trials).
 """
 
 import ctypes
@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from statistics import mean
 
 import psutil
 import torch
@@ -28,8 +27,6 @@ from minigpt.cores import available_cores, usable_cpus
 _INTERVAL = 0.25  # seconds between two measurements
 _MEASUREMENTS = 4  # their mean counts, so that a program that computes for a moment does not change the threads
 TOLERANCE = 0.25  # cores that other programs may use while all threads compute and spin
-_TRIAL = 1.0  # seconds of computing with a number of threads, at least, before it is compared with another
-_VALIDITY = 40  # how long the result of two trials is used, in durations of the slower trial
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # if one is set, the user has chosen
 
 
@@ -159,7 +156,7 @@ class LoadMonitor:
     def limited_threads(self) -> Iterator[None]:
         """A context in which torch computes with `thread_count` threads."""
         most = torch.get_num_threads()
-        with _torch_threads(self.thread_count(most), most):
+        with torch_threads(self.thread_count(most), most):
             yield
 
     def measure(self) -> None:
@@ -181,7 +178,7 @@ class LoadMonitor:
 
 
 @contextmanager
-def _torch_threads(count: int, before: int) -> Iterator[None]:
+def torch_threads(count: int, before: int) -> Iterator[None]:
     """A context in which torch computes with `count` threads instead of `before`."""
     if count == before:
         yield
@@ -191,57 +188,6 @@ def _torch_threads(count: int, before: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-class ThreadTrials:
-    """Beside other programs, tries all threads and one for each free core, and uses the faster number.
-
-    Which is faster depends on whether the system shares the cores between sessions or between threads, and on how often
-    the threads wait for each other. The trials are repeated, so that the slower number takes at most a fortieth of the
-    time. All computations are assumed to be equally long.
-    """
-
-    def __init__(self, load: LoadMonitor, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._load, self._clock = load, clock
-        self._seconds: dict[bool, list[float]] = {}  # of each computation in a trial, by whether it used all threads
-        self._valid_until = 0.0
-        self._restart()
-
-    @contextmanager
-    def limited_threads(self) -> Iterator[None]:
-        """A context in which torch computes with the number of threads that is faster, or that is being tried."""
-        most = torch.get_num_threads()
-        fewer = self._load.thread_count(most)
-        if fewer == most:  # no other program needs the cores
-            self._restart()
-            yield
-            return
-        uses_all, started = self._uses_all(), self._clock()
-        with _torch_threads(most if uses_all else fewer, most):
-            yield
-        self._record(uses_all, self._clock() - started)
-
-    def _restart(self) -> None:
-        self._seconds = {False: [], True: []}
-
-    def _ended(self, uses_all: bool) -> bool:
-        return sum(self._seconds[uses_all]) >= _TRIAL
-
-    def _uses_all(self) -> bool:
-        if self._ended(True) and self._clock() >= self._valid_until:
-            self._restart()
-        if not self._ended(True):
-            return self._ended(False)
-        fewer, all_threads = (mean(self._seconds[uses_all]) for uses_all in (False, True))
-        return all_threads < fewer
-
-    def _record(self, uses_all: bool, seconds: float) -> None:
-        if self._ended(True):  # the trials are over
-            return
-        self._seconds[uses_all].append(seconds)
-        if self._ended(True):
-            slower = max(self._seconds.values(), key=mean)
-            self._valid_until = self._clock() + _VALIDITY * sum(slower)
 
 
 def respect_cpu_quota() -> None:
@@ -260,7 +206,7 @@ def sharing_cores(processes: int) -> Iterator[None]:
     """A context in which torch computes with as many threads as each of the `processes` on this machine will have."""
     before = torch.get_num_threads()
     alone = processes == 1 or "OMP_NUM_THREADS" in os.environ
-    with _torch_threads(before if alone else threads_per_process(processes), before):
+    with torch_threads(before if alone else threads_per_process(processes), before):
         yield
 
 

@@ -1,9 +1,9 @@
 """Fits a run into the free memory: by sharding, a smaller micro-batch, or recomputed activations."""
 
+from minigpt.autoplan.memory_estimates import activation_bytes, state_bytes, teacher_bytes
 from minigpt.config import PRESETS, GPTConfig, TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.lora.fine_tuning import trained_parameters
-from minigpt.training.memory import activation_bytes, state_bytes, teacher_bytes
 
 _MARGIN = 1.2  # for the activations of a usual step, over the memory that a model takes without them
 

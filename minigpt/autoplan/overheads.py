@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from minigpt.autoplan.memory_estimates import state_bytes
 from minigpt.autoplan.throughput import evaluation_seconds
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
@@ -10,7 +11,6 @@ from minigpt.memorization.monitor import INDEX_SPEED, bytes_to_index
 from minigpt.model.gpt import GPT
 from minigpt.training.budget import EVALUATIONS, MIN_TRAINING, SAMPLES
 from minigpt.training.evaluation import MAX_FINAL_FRACTION
-from minigpt.training.memory import state_bytes
 
 STARTING = 0.3  # seconds for building the model and its folder
 _SAVING = 0.05  # seconds for a file, in addition to writing its bytes

@@ -6,10 +6,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 
+from minigpt.autoplan.memory_estimates import activation_bytes, state_bytes
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.device import allow_tf32, free_memory, resolve_dtype
@@ -17,9 +19,10 @@ from minigpt.errors import TrainingError
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
-from minigpt.training.memory import activation_bytes, is_out_of_memory, state_bytes
+from minigpt.threads import watch_load
+from minigpt.training.memory import is_out_of_memory
 from minigpt.training.step import TrainStep
-from minigpt.training.world import World
+from minigpt.training.step_parts import build_step_parts
 
 # Dense bfloat16 TFLOP/s from the data sheets. The first of these names that torch's name of a device contains applies,
 # unless torch's name also contains one of _OTHERS, which is another device.
@@ -202,13 +205,37 @@ def _timed_steps(
     untrained = GPT(model)
     apply_fine_tuning(untrained, config)
     teacher = GPT(model).to(device) if config.distill == "on" else None
-    stepper = TrainStep(untrained.to(device), text, config, device, dtype, World(), teacher)
+    parts = build_step_parts(untrained.to(device), text, config, dtype, teacher=teacher)
+    train_step = TrainStep(parts, config, device, dtype)
     if device.type != "cpu":
-        stepper.timed_step(0, lambda: _wait(device))  # prepares the kernels, which can take longer than all other steps
+        timed_step(train_step, 0)  # prepares the kernels, which can take longer than all other steps
     took: list[tuple[float, float]] = []
     while (spent := sum(map(sum, took))) < seconds or (len(took) == 1 and spent < 4 * seconds):
-        took.append(stepper.timed_step(len(took), lambda: _wait(device)))
+        took.append(timed_step(train_step, len(took)))
     return took
+
+
+def timed_step(train_step: TrainStep, number: int) -> tuple[float, float]:
+    """Takes a step with learning rate 0; returns the seconds that its gradients and its update took.
+
+    On a CPU, a budget in minutes computes with as many threads as other programs leave free.
+    """
+    for optimizer in train_step.optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+    device = train_step.device
+    limited: AbstractContextManager[None] = nullcontext()
+    if device.type == "cpu" and train_step.config.minutes is not None:
+        limited = watch_load(torch.get_num_threads()).limited_threads()
+    with limited:
+        started = time.perf_counter()
+        loss, n_scored = train_step.compute_gradients(number)
+        _wait(device)
+        middle = time.perf_counter()
+        # A step that scores nothing takes as long as others.
+        train_step.update(loss, None if n_scored is None else max(1, n_scored))
+        _wait(device)
+        return middle - started, time.perf_counter() - middle
 
 
 def _affordable(

@@ -89,7 +89,7 @@ def evaluate_held_out(
             "text"
         )
     record = checkpoint.record
-    trained_on = record.training.loss_on if record and record.training else "all"
+    trained_on = record.training.scored_role if record and record.training else "all"
     loss_on = loss_on or trained_on
     corpus.check_loss_on(loss_on)
     for overlap in held_out_overlap(checkpoint):

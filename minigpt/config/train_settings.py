@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from minigpt.config.gpt_config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from minigpt.model.gpt import GPT
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 _COMPILED_MINUTES, _COMPILED_STEPS = 3, 1000  # a shorter run gains less from torch.compile than the minute it takes
 
@@ -109,6 +113,28 @@ class TrainSettings(Settings):
                 f"batch_size ({given['batch_size']}) cannot be combined with batch_tokens ({given['batch_tokens']}); "
                 "give one of the two"
             )
+
+    def check_model(self, model: "GPT") -> None:
+        """Checks that `train()` can train this model with these settings.
+
+        Raises: ConfigError.
+        """
+
+    def check_tokenizer(self, tokenizer: "Tokenizer") -> None:
+        """Checks that a text of this tokenizer can be trained on with these settings.
+
+        Raises: TokenizerError.
+        """
+
+    @property
+    def loss_on(self) -> str:
+        """The role whose turns of a conversation the losses are measured on; `all` for all of a text."""
+        return "all"
+
+    @property
+    def scored_role(self) -> str:
+        """Whose turns of conversations the losses are measured on; "all" for all of the text."""
+        return "all"
 
     @property
     def scored_text(self) -> str:

@@ -47,27 +47,18 @@ def window(tokens: npt.NDArray[Any], number: int, length: int, seed: int, lookah
     return tokens[positions].astype(np.int64)
 
 
-def inputs_and_targets(sequences: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """All tokens but the last, and all but the first: (B, T + 1) -> (B, T) int64 twice."""
-    tokens = torch.from_numpy(sequences)
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+def inputs_and_targets(
+    sequences: npt.NDArray[np.int64], scored: npt.NDArray[np.bool_] | None = None
+) -> tuple[Tensor, Tensor]:
+    """All tokens but the last, and all but the first: (B, T + 1) -> (B, T) int64 twice.
 
-
-def add_noise(
-    inputs: Tensor, noise: float, vocab_size: int, step: int, size: int, seed: int, rows: range | None = None
-) -> Tensor:
-    """The inputs of some rows of a step, each token replaced with probability `noise` by a uniformly random id below
-    `vocab_size`. The replaced tokens differ in every step, so that every epoch reads a window differently.
-
-    Shapes: (B, T) -> (B, T).
-    Source: Xie et al. 2017, "Data noising as smoothing in neural network language models", section 3.1, with a random
-    token in place of the blank.
+    Targets that are not `scored` (B, T + 1) are UNSCORED.
     """
-    length, selected = inputs.shape[1], list(select_rows(size, rows))
-    generator = torch.Generator().manual_seed(mix_seed(seed, step, size))
-    replaced = (torch.rand(size, length, generator=generator) < noise)[selected]  # (B, T)
-    drawn = torch.randint(vocab_size, (size, length), generator=generator)[selected]  # (B, T)
-    return torch.where(replaced, drawn, inputs)
+    tokens = torch.from_numpy(sequences)
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    if scored is not None:
+        targets = targets.masked_fill(torch.from_numpy(~scored[:, 1:]), UNSCORED)  # the two may share memory
+    return inputs, targets
 
 
 def select_rows(size: int, rows: range | None) -> range:

@@ -8,15 +8,65 @@ Source: https://github.com/KellerJordan/modded-nanogpt, which shares Muon's matr
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from minigpt.training.world import World
+from minigpt.config import TrainConfig
+from minigpt.training.muon import Muon, step_length
+from minigpt.training.step_parts import StepParts
+from minigpt.training.world import World, to_local
 
 Compute = Callable[[Tensor], Tensor]  # (n, rows, columns) momenta -> as many updates
 
 _TRIALS = 3  # updates that are timed in each way; the first of each also warms up
+
+
+def share_muon(parts: StepParts, config: TrainConfig, given: dict[str, Any]) -> None:  # noqa: ARG001
+    """With several processes, makes them divide the matrices that Muon updates."""
+    if parts.world.size > 1:
+        parts.optimizers = [
+            SharedMuon(optimizer, parts.world) if isinstance(optimizer, Muon) else optimizer
+            for optimizer in parts.optimizers
+        ]
+
+
+class SharedMuon(Muon):
+    """Muon on the processes of a world, which divide the matrices."""
+
+    def __init__(self, plain: Muon, world: World) -> None:
+        settings = plain.defaults
+        super().__init__(plain.param_groups, settings["lr"], momentum=settings["momentum"], bfloat16=plain.bfloat16)
+        self.orthogonalize = plain.orthogonalize
+        self.world, self.way = world, FasterWay(world)
+        self._next = 0  # the process that orthogonalizes the next matrix
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """Updates every matrix that has a gradient; may overwrite the gradients."""
+        batches = list(self.of_one_shape(self.world.size))
+        if not batches:
+            return
+        self._next = 0
+        with self.way.timed(to_local(batches[0][0][0]).device):
+            for matrices, group in batches:
+                self.update(matrices, group)
+
+    def update(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
+        def compute(momenta: Tensor) -> Tensor:
+            return self.directions(momenta, group)
+
+        momenta = [to_local(momentum) for momentum in self.momenta(matrices, group)]
+        if self.world.is_sharded:
+            rows = rows_of_shards(matrices[0].shape[0], self.world.size)
+            moves = sharded_updates(momenta, rows, compute, self.world, self._next)
+        else:
+            moves = (shared_updates if self.way.shares else own_updates)(momenta, compute, self.world, self._next)
+        self._next = (self._next + len(matrices)) % self.world.size
+        torch._foreach_add_(
+            [to_local(matrix) for matrix in matrices], moves, alpha=step_length(matrices[0].shape, group)
+        )
 
 
 def own_updates(momenta: Sequence[Tensor], compute: Compute, world: World, first: int) -> list[Tensor]:

@@ -19,16 +19,17 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket, PrefixStore, Store
 from torch.nn.parallel import DistributedDataParallel
 
+from minigpt.autoplan.memory_estimates import activation_bytes, state_bytes
 from minigpt.config import TrainConfig
 from minigpt.device import free_memory, resolve_device
 from minigpt.distributed.launchers import Placement, placement
 from minigpt.distributed.rendezvous import close_when_lost, connect, find_interface, join, poll
+from minigpt.distributed.settings import DistributedSettings
 from minigpt.errors import ConfigError, DeviceError, MinigptError
 from minigpt.model.gpt import GPT
 from minigpt.storage.last_state import LastState
 from minigpt.storage.tensors import TensorFile
 from minigpt.threads import threads_per_process
-from minigpt.training.memory import activation_bytes, state_bytes
 from minigpt.training.world import Item, ProcessLostError, World, full_tensor, is_sharded_tensor, to_local
 
 # A process that ends closes its connections, which the others notice at once, and `close_when_lost` closes those to a
@@ -92,7 +93,7 @@ class ProcessGroup(World):
         return device
 
     def rows(self, batch_size: int) -> range:
-        TrainConfig(batch_size=batch_size).check_processes(self.size)
+        DistributedSettings(batch_size=batch_size).check_processes(self.size)
         each, more = divmod(batch_size, self.size)
         start = self.rank * each + min(self.rank, more)
         return range(start, start + each + (self.rank < more))
@@ -100,14 +101,10 @@ class ProcessGroup(World):
     # The model.
 
     def shard(self, model: GPT, config: TrainConfig, device: torch.device) -> None:
-        wanted = "off" if config.unsharded_for else config.sharding
+        wanted = "off" if config.unsharded_for else DistributedSettings.of(config).sharding
         self.is_sharded = wanted == "on" or (wanted == "auto" and not self._fits(model, config, device))
         if not self.is_sharded:
             return
-        if config.spelling_features:
-            raise ConfigError(
-                "spelling_features needs unsharded weights, which do not fit into memory; give --no-spelling-features"
-            )
         from minigpt.distributed.fsdp import shard
 
         shard(model, device, self.size)

@@ -4,6 +4,7 @@ from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import ConfigError
 from minigpt.lora.frozen_linear import compress_linear_layers
 from minigpt.lora.layers import LoRA, add_lora, lora_of
+from minigpt.lora.settings import LoraSettings
 from minigpt.model.gpt import GPT
 
 
@@ -25,7 +26,7 @@ def apply_fine_tuning(model: GPT, config: TrainConfig) -> None:
         add_lora(model, lora_shape(config))
 
 
-def check_applied(model: GPT, config: TrainConfig) -> None:
+def check_applied(model: GPT, config: LoraSettings) -> None:
     """Raises ConfigError if `apply_fine_tuning` has not added the model's adapter, or not frozen its lower blocks."""
     lower = list(model.blocks)[: config.freeze]
     missing = "lora (on)" if config.lora and lora_of(model) is None else ""

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from minigpt.config.train_settings import TrainSettings
 from minigpt.errors import ConfigError
 from minigpt.settings import setting
+
+if TYPE_CHECKING:
+    from minigpt.model.gpt import GPT
 
 LORA_TARGETS = ("qkv_proj", "out_proj", "up_proj", "down_proj")  # the linear layers of a block
 _OF_LORA = {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "lora_embedding", "base_dtype"}
@@ -59,6 +62,13 @@ class LoraSettings(TrainSettings):
         if (of_lora := sorted(_OF_LORA & given.keys())) and not given.get("lora"):
             name = of_lora[0]
             raise ConfigError(f"{name} ({given[name]}) needs --lora, the adapter that it is a setting of")
+
+    def check_model(self, model: "GPT") -> None:
+        super().check_model(model)
+        if self.lora or self.freeze:
+            from minigpt.lora.fine_tuning import check_applied
+
+            check_applied(model, self)
 
     @property
     def unsharded_for(self) -> str:

@@ -1,11 +1,13 @@
 """Notices during training when a model begins to memorize its text instead of learning from it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from minigpt.data.corpus import Corpus
 from minigpt.memorization.index import MOST_BYTES, Memorization, MemorizationIndex, TrainingLocation
 from minigpt.memorization.words import LONG_RUN, Extent
+from minigpt.model.gpt import GPT
+from minigpt.training.evaluation import Monitor
 
 _INDEX_FRACTION = 0.01  # of the run's time, the most that indexing its text may take
 INDEX_SPEED = 4_000_000  # bytes per second, on a slow or busy machine
@@ -19,7 +21,7 @@ def bytes_to_index(train_bytes: int, run_seconds: float) -> int:
     return min(train_bytes, MOST_BYTES, max(_MIN_BYTES, int(_INDEX_FRACTION * run_seconds * INDEX_SPEED)))
 
 
-class MemorizationMonitor:
+class MemorizationMonitor(Monitor):
     """Compares samples with the training text and warns when more is copied while validation does not improve.
 
     The text is indexed for the first sample.
@@ -38,7 +40,7 @@ class MemorizationMonitor:
         notices, self._notices = self._notices, []
         return notices
 
-    def load_log(self, log: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]) -> None:
+    def load_log(self, log: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]) -> None:
         """Reads the earlier figures of a resumed run: those of the samples from its log, and its evaluations."""
         for line in log:
             if "longest_copied_words" in line:
@@ -46,9 +48,22 @@ class MemorizationMonitor:
                 self._longest.append((line["step"], longest.length))
         self._losses += [(line["step"], line["validation_loss"]) for line in evaluations]
 
-    def record_loss(self, step: int, loss: float) -> None:
+    def on_evaluation(self, model: GPT, step: int, loss: float) -> Mapping[str, Any]:  # noqa: ARG002
         """Records a validation loss. Later ones are dropped: the run has been rolled back."""
         self._losses = [*(line for line in self._losses if line[0] < step), (step, loss)]
+        return {}
+
+    def on_sample(
+        self, step: int, prompt: str, text: str, run_seconds: float | None
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """`memorization` says how much of a sample is copied, `location` where its longest copied run comes from.
+
+        The second is the first location in the training text, and None unless that run is a long one.
+        """
+        if run_seconds is None:
+            return {"memorization": None, "location": None}, {}
+        found = self.measure(step, text, prompt, run_seconds)
+        return {"memorization": found, "location": self.locate(found)}, found.figures()
 
     def measure(self, step: int, text: str, prompt: str, run_seconds: float) -> Memorization:
         """Measures how much of a sample is copied; `run_seconds`, the run's expected duration, limits the index."""

@@ -14,8 +14,7 @@ from minigpt.importers.tensorflow import HPARAMS, INDEX, LATEST, open_tensorflow
 from minigpt.importers.torch_file import is_torch_file, open_torch, torch_tensors
 from minigpt.lora.adapter import is_adapter
 from minigpt.lora.peft import PICKLED_ADAPTER, Adapter, check_base, find_base, merged, read_adapter
-from minigpt.model.gpt import GPT
-from minigpt.native.accelerate import accelerate
+from minigpt.model.gpt import GPT, accelerate
 from minigpt.pretrained.hub import is_hub_name
 from minigpt.pretrained.huggingface import open_huggingface, open_sharded, scales_attention
 from minigpt.pretrained.imported_model import ImportedModel, check_vocabulary

@@ -156,7 +156,7 @@ class Plan:
         return [("teacher", what, "--distill --distill-weight")]
 
     def _loss_rows(self) -> list[tuple[str, str, str]]:
-        if self.corpus.train_speakers is None:
+        if not self.corpus.is_chat_log:
             return []
         but = "" if self.corpus.scores_all("all") else " without messages of weight 0"
         every = f"of all turns of the conversations{but}"

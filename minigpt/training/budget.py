@@ -199,19 +199,11 @@ def learning_rate(step: int, progress: float, config: TrainConfig) -> float:
     else:
         warmup = min(1.0, (step + 1) / max(1, config.warmup_steps))
     floor = config.final_learning_rate
-    return config.learning_rate * warmup * (floor + (1 - floor) * _height(progress, config))
+    return config.learning_rate * warmup * (floor + (1 - floor) * schedule_height(progress, config))
 
 
-def bpe_dropout(progress: float, config: TrainConfig) -> float:
-    """The BPE-dropout of the next step: it falls to 0 as the schedule of the learning rate does.
-
-    So the model learns last from texts cut as those that it will read. `progress` is the part of the run that is done.
-    """
-    return config.bpe_dropout * _height(progress, config)
-
-
-def _height(progress: float, config: TrainConfig) -> float:
-    """How high the schedule is, from 1 to 0."""
+def schedule_height(progress: float, config: TrainConfig) -> float:
+    """How high the schedule of the learning rate is after the warmup, from 1 to 0."""
     if config.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     if config.schedule == "trapezoid":

@@ -38,7 +38,7 @@ class Checkpointer:
 
     def __init__(self, run: Run | None, state: TrainingState, tokenizer: Tokenizer, world: World) -> None:
         self.run, self.state, self.tokenizer, self.world = run, state, tokenizer, world
-        self.model = state.train_step.loss_model.model
+        self.model = state.train_step.model
         (has_run,) = world.all_reduce_max([run is not None])
         self.is_saving = bool(has_run)
         self.saved_step = -1

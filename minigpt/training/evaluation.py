@@ -1,7 +1,7 @@
-"""Evaluation during training: the validation loss, the surprisal of one passage, and samples of generated text."""
+"""Evaluation during training: the validation loss, samples of generated text, and what edges measure on them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,13 +9,12 @@ import torch
 
 from minigpt.config import SamplingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
+from minigpt.edges import provided
 from minigpt.errors import GenerationError, TrainingError
 from minigpt.evaluation.perplexity import EvaluationResult, evaluate
 from minigpt.generation.engine import Engine
 from minigpt.generation.resolve_engine import resolve_engine
 from minigpt.generation.streaming import generate_text
-from minigpt.inspection.activations import passage, surprisal
-from minigpt.memorization.monitor import MemorizationMonitor
 from minigpt.model.gpt import GPT
 from minigpt.training.budget import Budget
 from minigpt.training.checkpointing import Checkpointer
@@ -28,6 +27,36 @@ from minigpt.training.world import World
 
 _SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
 MAX_FINAL_FRACTION = 0.1  # of a budget in minutes, for the last evaluation
+
+
+class Monitor:
+    """Measures something else at the evaluations and on the samples of a run; by default nothing.
+
+    At the seam `monitors`, an edge provides what makes one for a corpus.
+    """
+
+    def load_log(self, log: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]) -> None:
+        """Reads the log of a resumed run, and the lines of its evaluations that are comparable with later ones."""
+
+    def on_evaluation(self, model: GPT, step: int, loss: float) -> Mapping[str, Any]:
+        """Measures a model, on every process. Returns figures for the line in the log."""
+        del model, step, loss
+        return {}
+
+    def on_sample(
+        self, step: int, prompt: str, text: str, run_seconds: float | None
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Measures a sample. Returns values for the event, by name, and figures for the line in the log.
+
+        `run_seconds` is the expected duration of the run; None before the first step and on all processes but the main
+        one, where nothing is to be measured.
+        """
+        del step, prompt, text, run_seconds
+        return {}, {}
+
+    def take_notices(self) -> list[str]:
+        """Returns the notices since the last call."""
+        return []
 
 
 class Evaluator:
@@ -53,7 +82,7 @@ class Evaluator:
     ) -> None:
         self.model, self.corpus, self.config, self.world, self.whole_text = model, corpus, config, world, whole_text
         self.dtype = torch.float32 if world.device(config.device).type == "cpu" else dtype
-        self.scored = corpus.scored(config.loss_on)
+        self.scored = corpus.scored(config.scored_role)
         scored = corpus.validation[1:]
         self.measures = bool(len(scored) and corpus.tokenizer.token_lengths[scored].any())
         self.scored_fraction = 1.0 if self.scored is None or not len(self.scored) else float(self.scored.mean())
@@ -97,15 +126,6 @@ class Evaluator:
     def seconds_per_token(self) -> float:
         return self._seconds / self._tokens if self._tokens else self._assumed
 
-    def surprisal(self) -> dict[str, list[Any]]:
-        """The first tokens of the validation text and the loss of each but the first, for the log.
-
-        Unit: nats, rounded to a thousandth.
-        """
-        ids = passage(self.corpus.validation, self.model.config.n_positions)
-        with self._inference():
-            return {"passage": ids, "surprise": surprisal(self.model, ids)}
-
     def sample(self) -> str | None:
         """Generates text, from the same prompt and seed each time; None without memory for all weights.
 
@@ -113,7 +133,7 @@ class Evaluator:
         """
         if not self.world.can_unshard(self.model):
             return None
-        with self._inference(), self.world.unsharded(self.model):
+        with self.inference(), self.world.unsharded(self.model):
             # A sample is too short to pay for recording CUDA graphs, which do not support sharded weights either.
             on_cpu = self.model.token_embedding.weight.device.type == "cpu"
             engine = resolve_engine(self.model) if on_cpu else Engine(self.model)
@@ -125,7 +145,7 @@ class Evaluator:
     def _evaluate(self, max_tokens: int | None) -> EvaluationResult | None:
         if not self.measures:
             return None
-        with self._inference():
+        with self.inference():
             return evaluate(
                 self.model,
                 self.corpus.validation,
@@ -146,7 +166,7 @@ class Evaluator:
         return max(self.config.eval_tokens, int(seconds / self.seconds_per_token))
 
     @contextmanager
-    def _inference(self) -> Iterator[None]:
+    def inference(self) -> Iterator[None]:
         """A context in which the model can be called.
 
         Raises: TrainingError if memory runs out.
@@ -172,14 +192,14 @@ class PeriodicEvaluation:
     def __init__(
         self,
         evaluator: Evaluator,
-        memorization: MemorizationMonitor,
         checkpointer: Checkpointer,
         budget: Budget,
         clock: Clock,
         spike_detector: SpikeDetector,
     ) -> None:
         self.spike_detector = spike_detector
-        self.evaluator, self.memorization, self.checkpointer = evaluator, memorization, checkpointer
+        self.evaluator, self.checkpointer = evaluator, checkpointer
+        self.monitors: list[Monitor] = [make(evaluator.corpus) for make in provided("monitors")]
         self.budget, self.clock = budget, clock
         self.last_loss: float | None = None  # of the last evaluation in this process
 
@@ -228,12 +248,14 @@ class PeriodicEvaluation:
             best=progress.evaluation.is_best,
         )
         figures = {name: value for name, value in vars(event).items() if name != "best"}
-        self.checkpointer.log(figures | self.evaluator.surprisal())
-        self.memorization.record_loss(progress.step, result.loss)
+        with self.evaluator.inference():
+            for monitor in self.monitors:
+                figures |= monitor.on_evaluation(self.evaluator.model, progress.step, result.loss)
+        self.checkpointer.log(figures)
         return event
 
     def sample(self, progress: Progress) -> Iterator[Event]:
-        """Generates a sample if it is due, and measures how much of it is copied from the training text."""
+        """Generates a sample if it is due."""
         if not self.budget.sample_is_due(progress):
             return
         prompt, text = self.evaluator.sample_prompt, self.evaluator.sample()
@@ -243,14 +265,18 @@ class PeriodicEvaluation:
                 progress.step, f"no sample at step {progress.step:,}: not every process has memory for all weights"
             )
             return
-        memorization = location = None
+        run_seconds = None
         if self.budget.progress_fraction(progress) > 0 and self.checkpointer.world.is_main:
             run_seconds = progress.seconds + self.budget.seconds_left(progress)
-            memorization = self.memorization.measure(progress.step, text, prompt, run_seconds)
-            location = self.memorization.locate(memorization)
+        measured: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
+        for monitor in self.monitors:
+            of_event, of_log = monitor.on_sample(progress.step, prompt, text, run_seconds)
+            measured |= of_event
+            figures |= of_log
         self.clock.synchronize(progress)
         progress.record_sample()
-        figures = memorization.figures() if memorization else {}
         self.checkpointer.log({"step": progress.step, "prompt": prompt, "sample": text, **figures})
-        yield Sample(progress.step, prompt, text, memorization, location)
-        yield from (Notice(progress.step, notice) for notice in self.memorization.take_notices())
+        yield Sample(progress.step, prompt, text, measured)
+        notices = [notice for monitor in self.monitors for notice in monitor.take_notices()]
+        yield from (Notice(progress.step, notice) for notice in notices)

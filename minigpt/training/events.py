@@ -1,11 +1,10 @@
 """The events that `train()` yields: small frozen records to draw, collect or plot."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
-
-from minigpt.memorization.index import Memorization, TrainingLocation
+from typing import Any, Literal
 
 EndReason = Literal["length", "early stop", "diverged"]
 
@@ -53,17 +52,20 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Sample:
-    """A text generated after `step` steps, from the same prompt and seed each time, and how much of it is copied.
+    """A text generated after `step` steps, from the same prompt and seed each time.
 
-    `memorization` is None before the first step and on all processes but the main one. `location` is the first
-    location of the longest copied run in the training text; None unless that run is a long one.
+    `measured` has what edges have measured on it, by name; `sample.memorization` is `sample.measured["memorization"]`.
     """
 
     step: int
     prompt: str
     text: str
-    memorization: Memorization | None = None
-    location: TrainingLocation | None = None
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "measured" and name in self.measured:
+            return self.measured[name]
+        raise AttributeError(f"a sample has no {name!r}")
 
 
 @dataclass(frozen=True)

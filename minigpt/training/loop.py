@@ -9,15 +9,19 @@ import atexit
 import inspect
 import weakref
 from collections.abc import Generator
+from typing import Any
+
+import torch
 
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
+from minigpt.device import allow_tf32, resolve_dtype
 from minigpt.errors import ConfigError
-from minigpt.lora.fine_tuning import check_applied
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.training.clock import Control
 from minigpt.training.events import Event, Notice
+from minigpt.training.step_parts import build_step_parts
 from minigpt.training.trainer import Trainer
 from minigpt.training.world import World
 
@@ -32,8 +36,8 @@ def train(
     control: Control | None = None,
     world: World | None = None,
     elapsed: float = 0.0,
-    teacher: GPT | None = None,
     evaluates_whole_text: bool = True,
+    **given: Any,
 ) -> Generator[Event, None, None]:
     """Trains `model` in place and yields an event for every step, evaluation, sample, save and notice.
 
@@ -66,16 +70,18 @@ def train(
         run.lock()
     try:
         with world.translate_errors():
-            context = config.context_length or model.config.n_positions
-            config = config.replace(context_length=context)
-            _check_fit(model, corpus, context)
-            _check_teacher(teacher, model, config, context)
-            check_applied(model, config)
-            _check_trainable(model)
-            corpus.check_loss_on(config.loss_on)
-            trainer = Trainer(
-                model, corpus, config, run, resume, control or Control(), world, elapsed, teacher, evaluates_whole_text
-            )
+            config = config.replace(context_length=config.context_length or model.config.n_positions)
+            _check(model, corpus, config)
+            device = world.device(config.device)
+            dtype = resolve_dtype(config.dtype, device)
+            allow_tf32(device)
+            model.to(device)
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)  # fails before CUDA is initialized, which `to` does
+            parts = build_step_parts(model, corpus, config, dtype, world, **given)
+            trainer = Trainer(parts, config, run, control or Control(), dtype, elapsed, evaluates_whole_text)
+            if resume:
+                trainer.resume()
     except BaseException:
         if run is not None:
             run.unlock()
@@ -113,8 +119,9 @@ def _close_all() -> None:
         raise ExceptionGroup("unfinished runs could not be saved", failures)
 
 
-def _check_fit(model: GPT, corpus: Corpus, context: int) -> None:
-    positions, vocab_size = model.config.n_positions, model.config.vocab_size
+def _check(model: GPT, corpus: Corpus, config: TrainConfig) -> None:
+    """Raises ConfigError for settings, a model and a corpus that do not fit together."""
+    positions, vocab_size, context = model.config.n_positions, model.config.vocab_size, config.context_length or 1
     if context > positions:
         raise ConfigError(f"context_length ({context}) must be at most the model's n_positions ({positions})")
     if corpus.tokenizer.vocab_size > vocab_size:
@@ -122,28 +129,9 @@ def _check_fit(model: GPT, corpus: Corpus, context: int) -> None:
             f"the corpus's tokenizer has {corpus.tokenizer.vocab_size} tokens; the model's vocabulary has only "
             f"{vocab_size}"
         )
-
-
-def _check_trainable(model: GPT) -> None:
+    config.check_model(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(
             "the model has no weights to train: all are frozen, as a teacher's are; call model.requires_grad_(True)"
         )
-
-
-def _check_teacher(teacher: GPT | None, model: GPT, config: TrainConfig, context: int) -> None:
-    if teacher is None:
-        if config.distill == "on":
-            raise ConfigError("distill (on) needs a teacher: give train() one, or use minigpt.fit(), which trains it")
-        return
-    if teacher.config.vocab_size != model.config.vocab_size:
-        raise ConfigError(
-            f"the teacher's vocabulary has {teacher.config.vocab_size} tokens; it must have those of the model, "
-            f"{model.config.vocab_size}"
-        )
-    if teacher.config.n_positions < context:
-        raise ConfigError(
-            f"the teacher's n_positions ({teacher.config.n_positions}) must be at least the context_length ({context})"
-        )
-    if config.sharding == "on":
-        raise ConfigError("a teacher cannot be combined with sharding (on); omit one of them")
+    corpus.check_loss_on(config.scored_role)

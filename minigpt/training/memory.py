@@ -1,14 +1,11 @@
-"""Memory of a training step: estimates, activation checkpointing, and detection of out-of-memory errors."""
+"""Memory of a training step: activation checkpointing, and detection of out-of-memory errors."""
 
 from functools import partial
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from minigpt.config import GPTConfig, TrainConfig
-from minigpt.lora.fine_tuning import adapter_parameters, trained_parameters, trains_embedding
 from minigpt.model.gpt import GPT
-from minigpt.training.loss import CUDA_HEAD_ROWS, HEAD_ROWS
 
 # The messages of torch on a CPU, on a CPU under Windows, on MPS (two), and of a GPU too full to start CUDA or cuBLAS or
 # to load a compiled kernel.
@@ -22,14 +19,6 @@ _OUT_OF_MEMORY = (
     "Triton Error [CUDA]: out of memory",
 )
 
-# An adapter's outputs are added to the base's. On a CPU, glibc's allocator keeps the gaps that these leave: measured
-# with 124M parameters, in numbers per feature and block.
-_ADAPTER_GAPS = 5
-
-# For each number of the token embedding: an update, and for the features of spelling, of which there are fewer, a
-# gradient, an update and AdamW's two numbers. Compiled C code needs about half of it.
-_FEATURE_NUMBERS = 4
-
 
 def checkpoint_blocks(model: GPT) -> None:
     """Makes every block keep only its input and recompute the rest in the backward pass, with the same dropout.
@@ -39,77 +28,6 @@ def checkpoint_blocks(model: GPT) -> None:
     for block in model.blocks:
         if not isinstance(block.forward, partial):  # an earlier training has done it
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-
-
-def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, training: TrainConfig | None = None) -> int:
-    """Bytes of weights, gradients and optimizer state, in float32: AdamW keeps two numbers per weight, Muon one.
-
-    The causal mask is not counted (`GPTConfig.mask_bytes`).
-
-    With the settings of `training`, only the weights that they train have gradients and optimizer state, and vectors of
-    spelling features are counted.
-
-    With several `processes`, over which the model is sharded (minigpt.distributed.fsdp), the main one starts with all
-    weights. In a step each has its shard of everything, and the embeddings and two blocks with their gradients
-    unsharded.
-    """
-    if training is not None and (training.lora or training.freeze):
-        saved = {"float32": 0, "bfloat16": 2, "int8": 3}[training.base_dtype] if training.lora else 0
-        expanded = 16 * config.n_embd**2 if saved else 0  # the largest matrix
-        base = 4 * config.n_parameters - saved * config.n_inner_parameters + expanded
-        added = 4 * adapter_parameters(config, training)
-        return base + added + 12 * trained_parameters(config, training)  # with Muon a little less
-    inner = config.n_inner_parameters
-    outer = config.n_parameters - inner
-    state = 4 * (4 * outer + (3 if optimizer == "muon" else 4) * inner)
-    if training is not None and training.spelling_features:
-        state += 4 * _FEATURE_NUMBERS * config.vocab_size * config.n_embd
-    if processes == 1:
-        return state
-    gathered = 2 * 4 * (outer + 2 * inner // config.n_layer)
-    return max(state // processes + gathered, 4 * config.n_parameters)
-
-
-def activation_bytes(
-    config: GPTConfig,
-    context: int,
-    sequences: int,
-    *,
-    recompute: bool = False,
-    on_cpu: bool = True,
-    training: TrainConfig | None = None,
-) -> int:
-    """Bytes that a micro-batch of `sequences` keeps for the backward pass, and the head's logits, in float32.
-
-    A block keeps 16 numbers per feature: its input, both norms, Q, K, V, the attention's result, the sum after
-    attention, and the MLP's 8. Dropout adds two masks and, on a CPU, the attention weights three times. With
-    `recompute` every block keeps one number per feature, and one block at a time all of them. Measured by what
-    autograd saves (tests/training/test_memory.py). With the settings of `training`, frozen lower blocks keep
-    nothing, and a frozen head has no gradient.
-    """
-    kept = 16.0
-    if config.dropout:
-        kept += 2 + (3 * config.n_head * context / config.n_embd if on_cpu else 0)
-    if training is not None and training.lora and on_cpu:
-        kept += _ADAPTER_GAPS
-    frozen = 0 if training is None else training.freeze
-    head_is_frozen = training is not None and not trains_embedding(training)
-    layers = config.n_layer - frozen
-    blocks = layers + kept if recompute else kept * layers
-    features = 4 * sequences * context * config.n_embd * (blocks + 3)
-    tokens = sequences * context
-    rows = min(HEAD_ROWS, tokens)  # a CPU turns only a few of their logits into gradients at one time
-    if not on_cpu:
-        rows = min(CUDA_HEAD_ROWS, tokens) + 2 * rows  # with copies of a part of the logits
-    head = 4 * config.vocab_size * (rows + (0 if head_is_frozen else config.n_embd))
-    return int(features + head)
-
-
-def teacher_bytes(config: GPTConfig, context: int, sequences: int) -> int:
-    """Bytes of a teacher of this shape: its weights, mask, one block's activations of a micro-batch, and its logits."""
-    tokens = sequences * context
-    logits = config.vocab_size * (min(CUDA_HEAD_ROWS, tokens) + config.n_embd)  # and the head in the dtype of training
-    return config.mask_bytes + 4 * (config.n_parameters + 8 * tokens * config.n_embd + logits)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

@@ -5,20 +5,16 @@ momentum M = U S V^T it steps along U V^T, so that rare directions learn as fast
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from minigpt.distributed.muon_processes import FasterWay, own_updates, rows_of_shards, sharded_updates, shared_updates
-from minigpt.native import weight_updates
-from minigpt.training.world import World, to_local
-
 # Each row is a polynomial a X + b X X^T X + c (X X^T)^2 X, three matrix products. Together they raise small singular
 # values 134-fold. Polynomials that raise them less learn more slowly.
-_POLYNOMIALS = ((8.28721, -23.59589, 17.30039), (4.10706, -2.94785, 0.54484), (3.94869, -2.90890, 0.55182))
-_SAFETY = 1.02  # singular values start 2 % below 1: bfloat16 may round one to above 1, where the polynomials diverge
+POLYNOMIALS = ((8.28721, -23.59589, 17.30039), (4.10706, -2.94785, 0.54484), (3.94869, -2.90890, 0.55182))
+SAFETY = 1.02  # singular values start 2 % below 1: bfloat16 may round one to above 1, where the polynomials diverge
 _SCALE = 0.15  # the resulting singular values are 1.3 on average, so that updates are 0.2 x the learning rate
 _MAX_NUMBERS = 2**26  # orthogonalized together: enough to fill a GPU, and little compared with a model that has more
 
@@ -29,22 +25,20 @@ def orthogonalize(matrices: Tensor, *, bfloat16: bool = False) -> Tensor:
     First, with rows along the longer side of X, row i is divided by the root of the sum over j of |X X^T|_ij. Then no
     singular value is above 1, and most are far higher than if all of X were divided by its norm. Each polynomial then
     raises the small ones towards the large. `bfloat16` computes in bfloat16, which is precise enough; otherwise in
-    the dtype of the matrices, in float32 on a CPU with compiled C code, if there is any.
+    the dtype of the matrices.
     Shapes: (n, rows, columns) -> (n, rows, columns).
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks" (the iteration); Amsel et al.
     2025, "The Polar Express", algorithm 1 (the polynomials: its first three); Boissin et al. 2025, "Turbo-Muon",
     after Prach and Lampert 2022, "Almost-orthogonal Lipschitz layers", theorem 1 (the rows).
     """
     x = matrices.bfloat16() if bfloat16 else matrices
-    if weight_updates.orthogonalization_fits(x):
-        return weight_updates.orthogonalize(x, _POLYNOMIALS, _SAFETY).to(matrices.dtype)
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x  # so that X X^T is the smaller of the two products
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # prevents underflow and overflow
     gram = x @ x.mT  # (n, rows, rows)
-    scale = gram.abs().sum(2, keepdim=True).clamp(min=1e-12).rsqrt() / _SAFETY  # (n, rows, 1)
+    scale = gram.abs().sum(2, keepdim=True).clamp(min=1e-12).rsqrt() / SAFETY  # (n, rows, 1)
     x = x * scale
-    for number, (a, b, c) in enumerate(_POLYNOMIALS):
+    for number, (a, b, c) in enumerate(POLYNOMIALS):
         gram = x @ x.mT if number else gram * scale * scale.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return (x.mT if tall else x).to(matrices.dtype)
@@ -55,8 +49,8 @@ class Muon(torch.optim.Optimizer):
 
     The root mean square of an update is 0.2 x the learning rate for every shape, about that of AdamW, so one learning
     rate serves both. A group's `parts` splits its matrices along their rows first: the queries, keys and values of each
-    head are matrices of their own. `bfloat16` is for devices that multiply bfloat16 faster. The processes of a `world`
-    divide the matrices.
+    head are matrices of their own. `bfloat16` is for devices that multiply bfloat16 faster. `orthogonalize` may be
+    replaced by a faster function.
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; Liu et al. 2025, "Muon is
     scalable for LLM training", equation 4 (the scale).
     """
@@ -70,15 +64,18 @@ class Muon(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         parts: int = 1,
         bfloat16: bool = False,
-        world: World | None = None,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "parts": parts})
-        self.bfloat16, self.world = bfloat16, world or World()
-        self.way = FasterWay(self.world)
+        self.bfloat16, self.orthogonalize = bfloat16, orthogonalize
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
         """Updates every matrix that has a gradient; may overwrite the gradients."""
+        for matrices, group in self.of_one_shape():
+            self.update(matrices, group)
+
+    def of_one_shape(self, least: int = 1) -> Iterator[tuple[list[Tensor], dict[str, Any]]]:
+        """The matrices that are computed together, `least` at a time if there are as many, and their group."""
         by_shape: defaultdict[tuple[int, torch.Size], list[Tensor]] = defaultdict(list)
         for number, group in enumerate(self.param_groups):
             for matrix in group["params"]:
@@ -87,41 +84,43 @@ class Muon(torch.optim.Optimizer):
                 if "momentum" not in self.state[matrix]:
                     self.state[matrix]["momentum"] = torch.zeros_like(matrix)
                 by_shape[(number, matrix.shape)].append(matrix)
-        if not by_shape:
-            return
-        device, done = to_local(next(iter(by_shape.values()))[0]).device, 0
-        with self.way.timed(device):
-            for (number, shape), matrices in by_shape.items():
-                count = max(self.world.size, _MAX_NUMBERS // shape.numel())
-                for start in range(0, len(matrices), count):
-                    self._update(matrices[start : start + count], self.param_groups[number], done % self.world.size)
-                    done += len(matrices[start : start + count])
+        for (number, shape), matrices in by_shape.items():
+            count = max(least, _MAX_NUMBERS // shape.numel())
+            for start in range(0, len(matrices), count):
+                yield matrices[start : start + count], self.param_groups[number]
 
-    def _update(self, matrices: list[Tensor], group: dict[str, Any], first: int) -> None:
-        """Updates matrices of one shape and group. `first` is the process that orthogonalizes the first of them."""
-        rows, columns = matrices[0].shape
-        parts, beta = group["parts"], group["momentum"]
-        kept = 1 - group["lr"] * group["weight_decay"]
-        factor = -group["lr"] * _SCALE * max(rows // parts, columns) ** 0.5
+    def update(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
+        """Updates matrices of one shape and group."""
+        directions = self.directions(torch.stack(self.momenta(matrices, group)), group)
+        self.move(matrices, list(directions), group)
 
-        def compute(momenta: Tensor) -> Tensor:
-            pieces = momenta.view(parts * len(momenta), -1, columns)  # (n * parts, rows, columns)
-            return orthogonalize(pieces, bfloat16=self.bfloat16).view(momenta.shape)
-
-        momenta = [self.state[matrix]["momentum"] for matrix in matrices]
-        gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
-        if self.world.size == 1 and all(map(weight_updates.update_fits, matrices)):
-            dtype = torch.bfloat16 if self.bfloat16 else torch.float32
-            updates = compute(weight_updates.momenta_(momenta, gradients, beta, dtype))
-            weight_updates.move_(matrices, updates, kept, factor)
-            return
-        for matrix, momentum, gradient in zip(matrices, momenta, gradients, strict=True):
+    def momenta(self, matrices: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+        """Updates the momenta and decays the weights; returns Nesterov's momenta, in the memory of the gradients."""
+        beta, gradients = group["momentum"], []
+        for matrix in matrices:
+            momentum, gradient = self.state[matrix]["momentum"], matrix.grad
+            assert gradient is not None
             momentum.lerp_(gradient, 1 - beta)
-            gradient.lerp_(momentum, beta)  # Nesterov's
-            matrix.mul_(kept)
-        own = [to_local(gradient) for gradient in gradients]
-        if self.world.is_sharded:
-            moves = sharded_updates(own, rows_of_shards(rows, self.world.size), compute, self.world, first)
-        else:
-            moves = (shared_updates if self.way.shares else own_updates)(own, compute, self.world, first)
-        torch._foreach_add_([to_local(matrix) for matrix in matrices], moves, alpha=factor)
+            gradients.append(gradient.lerp_(momentum, beta))
+            matrix.mul_(kept_part(group))
+        return gradients
+
+    def directions(self, momenta: Tensor, group: dict[str, Any]) -> Tensor:
+        """The orthogonalized parts of momenta: (n, rows, columns) -> (n, rows, columns)."""
+        pieces = momenta.view(group["parts"] * len(momenta), -1, momenta.shape[2])  # (n * parts, rows, columns)
+        return self.orthogonalize(pieces, bfloat16=self.bfloat16).view(momenta.shape)
+
+    def move(self, matrices: list[Tensor], directions: list[Tensor], group: dict[str, Any]) -> None:
+        """Adds the scaled directions to the matrices."""
+        torch._foreach_add_(matrices, directions, alpha=step_length(matrices[0].shape, group))
+
+
+def kept_part(group: dict[str, Any]) -> float:
+    """The factor of the weights, by the decoupled weight decay."""
+    return float(1 - group["lr"] * group["weight_decay"])
+
+
+def step_length(shape: torch.Size, group: dict[str, Any]) -> float:
+    """The factor of the orthogonalized momenta of matrices (rows, columns)."""
+    rows, columns = shape
+    return float(-group["lr"] * _SCALE * max(rows // group["parts"], columns) ** 0.5)

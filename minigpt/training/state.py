@@ -1,6 +1,6 @@
 """Everything that resuming a run needs, captured from a training step and restored to it after it is checked."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,14 +11,11 @@ from minigpt.errors import CheckpointError, quoted
 from minigpt.lora.layers import load_trained_state, trained_state
 from minigpt.storage.json_record import is_number
 from minigpt.storage.last_state import LastState
+from minigpt.training.muon import Muon
 from minigpt.training.progress import Progress, SavedWith
 from minigpt.training.step import TrainStep
 from minigpt.training.world import distribute_like
-from minigpt.tricks.spelling_updates import FEATURE_STATES
 
-# What AdamW and Muon keep for a parameter, and nothing before the first step.
-_ADAM = {"step", "exp_avg", "exp_avg_sq"}
-_OPTIMIZER_STATES: tuple[set[str], ...] = (set(), _ADAM, _ADAM | set(FEATURE_STATES), {"momentum"})
 _LOSS_SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 
 
@@ -36,7 +33,7 @@ class TrainingState:
     def evaluated(self) -> str:
         """Which targets of the validation text an evaluation scores, and in which windows."""
         config = self.train_step.config
-        return f"{config.loss_on}, context {self.train_step.context}, {config.eval_tokens} tokens"
+        return f"{config.scored_role}, context {self.train_step.context}, {config.eval_tokens} tokens"
 
     def has_comparable_losses(self, saved_with: SavedWith) -> bool:
         """Whether a state's validation losses are of the same targets as those of this run."""
@@ -48,7 +45,7 @@ class TrainingState:
         A tensor of a sharded model is a sharded one.
         """
         step = self.train_step
-        tensors = {f"model.{name}": tensor for name, tensor in trained_state(step.loss_model.model).items()}
+        tensors = {f"model.{name}": tensor for name, tensor in trained_state(step.model).items()}
         for name, state in self.optimizer_states().items():
             for key, value in state.items():
                 tensors[f"optimizer.{name}.{key}"] = torch.as_tensor(value)
@@ -68,9 +65,10 @@ class TrainingState:
         saved_with = progress.saved_with
         for optimizer in step.optimizers:
             optimizer.state.clear()
-        model = step.loss_model.model
+        model = step.model
         present, parameters, states = trained_state(model), dict(model.named_parameters()), self.optimizer_states()
-        detector, features = step.spike_detector, step.feature_vectors
+        kept = {name: _kept_by(optimizer, parameter) for name, optimizer, parameter in self._optimized()}
+        detector = step.spike_detector
         weights: dict[str, Tensor] = {}
         for full_name, value in state.tensors.items():
             kind, _, name = full_name.partition(".")
@@ -82,17 +80,16 @@ class TrainingState:
                 detector.statistics = value.to(detector.statistics.device)
             elif saved_with.optimizer == step.config.optimizer:
                 parameter_name, _, key = name.rpartition(".")
-                if key in FEATURE_STATES and features is None:
-                    continue  # this run does not use spelling features
-                like = {"step": detector.statistics[0], **dict.fromkeys(FEATURE_STATES, features)}.get(
-                    key, parameters.get(parameter_name)
-                )
-                _check_tensor(state, full_name, value, like if parameter_name in states else None)
+                required, more = kept.get(parameter_name, ({}, {}))
+                like = (required | more).get(key)
+                if like is None and required:
+                    continue  # an additional state of an optimizer that this run does not use
+                _check_tensor(state, full_name, value, like)
                 states[parameter_name][key] = distribute_like(value, parameters[parameter_name])
         if missing := sorted(present.keys() - weights.keys()):
             raise CheckpointError(f"{state.damaged}: it has no tensor {'model.' + missing[0]!r}; copy it again")
         for name, entries in states.items():
-            if entries.keys() not in _OPTIMIZER_STATES:
+            if entries and not entries.keys() >= kept[name][0].keys():
                 raise CheckpointError(f"{state.damaged}: {'optimizer.' + name!r} is incomplete; copy it again")
         load_trained_state(model, weights)
         if saved_with.loss_scaler:  # empty if the run had no loss scale
@@ -104,13 +101,26 @@ class TrainingState:
 
     def optimizer_states(self) -> dict[str, dict[str, Tensor]]:
         """The optimizer state of each parameter that an optimizer has, by the parameter's name."""
-        names = {parameter: name for name, parameter in self.train_step.loss_model.model.named_parameters()}
-        return {
-            names[parameter]: optimizer.state[parameter]
-            for optimizer in self.train_step.optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
+        return {name: optimizer.state[parameter] for name, optimizer, parameter in self._optimized()}
+
+    def _optimized(self) -> Iterator[tuple[str, torch.optim.Optimizer, Tensor]]:
+        """The parameters that an optimizer has, with their names."""
+        names = {parameter: name for name, parameter in self.train_step.model.named_parameters()}
+        for optimizer in self.train_step.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    yield names[parameter], optimizer, parameter
+
+
+def _kept_by(optimizer: torch.optim.Optimizer, parameter: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What an optimizer keeps for a parameter after a step, by name, as tensors of the same shapes.
+
+    An optimizer of an edge may have `additional_states(parameter)`, the second of them, which a saved state may lack.
+    """
+    more: dict[str, Tensor] = getattr(optimizer, "additional_states", lambda _: {})(parameter)
+    if isinstance(optimizer, Muon):
+        return {"momentum": parameter}, more
+    return {"step": torch.empty((), device="meta"), "exp_avg": parameter, "exp_avg_sq": parameter}, more
 
 
 def progress_of(state: LastState) -> Progress:

@@ -1,77 +1,24 @@
-"""One optimizer step: micro-batches, gradients, clipping, loss-spike detection, update."""
+"""One optimizer step: gradient accumulation, clipping, loss-spike detection, update."""
 
 import math
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from minigpt.config import TrainConfig
-from minigpt.data.batches import UNSCORED
-from minigpt.device import autocast, keep_freed_memory, to_device
+from minigpt.device import autocast
 from minigpt.errors import TrainingError, first_line_of
-from minigpt.model.gpt import GPT
-from minigpt.native.accelerate import accelerate
 from minigpt.seeds import mix_seed
-from minigpt.threads import LoadMonitor, ThreadTrials, watch_load
-from minigpt.training.loss import LossModel
 from minigpt.training.memory import checkpoint_blocks, is_out_of_memory
-from minigpt.training.optimizers import build_optimizers, set_learning_rate
 from minigpt.training.spike_detection import DivergedError, SpikeDetector
-from minigpt.training.world import World, full_tensor, to_local
-from minigpt.tricks.sampled_softmax import StepVocabulary, TokenSampler
-from minigpt.tricks.spelling import SpellingFeatures
-from minigpt.tricks.spelling_updates import SpellingAdamW
+from minigpt.training.step_parts import MicroBatch, StepParts
+from minigpt.training.world import full_tensor, to_local
 
 _SKIPS_OF_DIVERGENCE = 5  # skipped steps in a row that mean that training has diverged
-
-
-class Batches(Protocol):
-    """A source of batches: `minigpt.data.corpus.Corpus`."""
-
-    def batch(
-        self, step: int, size: int, length: int, seed: int, rows: range, noise: float, bpe_dropout: float,
-        loss_on: str, /,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Inputs and targets of some rows of a step's batch, (B, T) int64 each.
-
-        The fraction `noise` of the inputs is random; `bpe_dropout` is the probability of dropping a merge. Targets that
-        are not of the turns of the role `loss_on` are UNSCORED.
-        """
-
-    def scores_all(self, loss_on: str, /) -> bool:
-        """Whether no target is UNSCORED."""
-
-    def token_counts(self, vocab_size: int) -> Tensor:
-        """How often each of the first `vocab_size` ids is in a part of the training tokens, (V,) int64."""
-
-    def spelling_features(self, vocab_size: int) -> SpellingFeatures:
-        """What the spellings of the first `vocab_size` tokens have in common."""
-
-
-@dataclass(frozen=True, eq=False)
-class MicroBatch:
-    """Some rows of a step's batch: inputs and targets, (B, T) int64 each.
-
-    `scored` (N,) int64 are the positions in the flattened targets that count; None if all do.
-    """
-
-    rows: range
-    inputs: Tensor
-    targets: Tensor
-    scored: Tensor | None
-
-    @property
-    def n_scored(self) -> int:
-        """The number of targets that count."""
-        if not self.rows:
-            return 0
-        return self.targets.numel() if self.scored is None else len(self.scored)
 
 
 @dataclass(frozen=True)
@@ -122,92 +69,37 @@ class TrainStep:
     On CUDA a step's result is read after the next step was launched, so that the GPU never waits; elsewhere at once.
     """
 
-    def __init__(
-        self,
-        model: GPT,
-        corpus: Batches,
-        config: TrainConfig,
-        device: torch.device,
-        dtype: torch.dtype,
-        world: World,
-        teacher: GPT | None = None,
-    ) -> None:
+    def __init__(self, parts: StepParts, config: TrainConfig, device: torch.device, dtype: torch.dtype) -> None:
         assert config.context_length is not None
-        self.corpus, self.config, self.device, self.dtype, self.world = corpus, config, device, dtype, world
+        self.parts, self.config, self.device, self.dtype = parts, config, device, dtype
+        self.model, self.world, self.optimizers = parts.model, parts.world, parts.optimizers
         self.context, self.batch_size = config.context_length, config.sequences_per_step
-        self.rows = world.rows(self.batch_size)
+        self.rows = self.world.rows(self.batch_size)
         self.micro_batch_size = min(config.micro_batch_size or len(self.rows), len(self.rows))
-        self._load = watch_load(torch.get_num_threads()) if device.type == "cpu" and world.size == 1 else None
-        self._trials = None if self._load is None else ThreadTrials(self._load)
-        if device.type == "cpu":
-            keep_freed_memory()
-            for each in (model, teacher) if teacher is not None else (model,):
-                accelerate(each)
         self.recomputes_activations = config.checkpoint_activations == "on"
-        if self.recomputes_activations:
-            checkpoint_blocks(model)
-        world.shard(model, config, device)
-        self.loss_model = LossModel(model, teacher, config.distill_weight)
-        self.module = world.wrap(self.loss_model)
-        self.sampler: TokenSampler | None = None
-        if config.samples_vocabulary(model.config.vocab_size):
-            counts = corpus.token_counts(model.config.vocab_size)
-            self.sampler = TokenSampler(counts, config.sampled_softmax, config.seed)
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        features = None
-        if config.spelling_features:
-            features = corpus.spelling_features(model.config.vocab_size)
-        self.optimizers = build_optimizers(model, config, dtype, world, features)
-        embedding_optimizer = self.optimizers[0]
-        if isinstance(embedding_optimizer, SpellingAdamW) and world.size == 1:
-            self.loss_model.sparse_gradient = embedding_optimizer.reads_sparse_gradients
+        self.module = self.world.wrap(parts.loss)
+        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.loss_scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-        self.spike_detector = SpikeDetector(config.spike_threshold, model.config.vocab_size, device)
+        self.spike_detector = SpikeDetector(config.spike_threshold, self.model.config.vocab_size, device)
         self.notices: list[str] = []
         self._updates = 0
-        self._bpe_dropout = config.bpe_dropout  # of the present step
         self._pending: deque[tuple[int, float, Tensor, torch.cuda.Event | None]] = deque()
 
-    def step(self, step: int, learning_rate: float, bpe_dropout: float) -> list[StepResult]:
+    def step(self, step: int, learning_rate: float, height: float = 1.0) -> list[StepResult]:
         """Takes the step after `step` steps; returns the results that are known by now, oldest first.
 
+        `height` is that of the learning rate's schedule, from 1 to 0, which `Batches.read` gets.
         Raises: TrainingError if a micro-batch of one sequence (with several processes: any micro-batch) or the update
         runs out of memory.
         """
-        set_learning_rate(self.optimizers, learning_rate)
-        self._bpe_dropout = bpe_dropout
-        with self._threads(self._trials):
-            loss, n_scored = self._compute_gradients(step)
-            figures = self._update(self.world.all_reduce_sum(loss), n_scored)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+        with self.parts.context():
+            loss, n_scored = self.compute_gradients(step, height)
+            figures = self.update(self.world.all_reduce_sum(loss), n_scored)
             self._pending.append(self._copy_to_host(step, learning_rate, figures))
         return self.results(keep=1 if self.device.type == "cuda" else 0)
-
-    def timed_step(self, step: int, wait: Callable[[], None]) -> tuple[float, float]:
-        """Takes a step with learning rate 0; returns the seconds that its gradients and its update took.
-
-        `wait` returns when the device has finished its work.
-        """
-        set_learning_rate(self.optimizers, 0.0)
-        with self._threads(self._load):
-            started = time.perf_counter()
-            loss, n_scored = self._compute_gradients(step)
-            wait()
-            middle = time.perf_counter()
-            self._update(
-                loss, None if n_scored is None else max(1, n_scored)
-            )  # a step that scores nothing takes as long
-            wait()
-            return middle - started, time.perf_counter() - middle
-
-    def _threads(self, source: LoadMonitor | ThreadTrials | None) -> AbstractContextManager[None]:
-        """A context for a step: with a budget in minutes, `source` chooses how many threads compute.
-
-        The number of threads changes how sums are rounded. A run with a budget in steps or epochs is to end with the
-        same weights each time, so it keeps its threads.
-        """
-        if source is None or self.config.minutes is None:
-            return nullcontext()
-        return source.limited_threads()
 
     def results(self, keep: int = 0) -> list[StepResult]:
         """Waits for the results of all steps but the last `keep`, and returns those not returned yet."""
@@ -232,17 +124,9 @@ class TrainStep:
         copied.record(torch.cuda.current_stream(self.device))
         return step, learning_rate, host, copied
 
-    @property
-    def feature_vectors(self) -> Tensor | None:
-        """The shape of the vectors of spelling features, (F, C) without memory; None if there are none."""
-        optimizer = self.optimizers[0]
-        if not isinstance(optimizer, SpellingAdamW):
-            return None
-        return torch.empty(optimizer.n_features, optimizer.embedding.shape[1], device="meta")
-
     # Gradients.
 
-    def _compute_gradients(self, step: int) -> tuple[Tensor, int | None]:
+    def compute_gradients(self, step: int, height: float = 1.0) -> tuple[Tensor, int | None]:
         """Accumulates this process's gradients of the step; returns its share of the mean loss, ().
 
         The second value is the number of targets that all processes score; None if all targets are scored.
@@ -251,7 +135,7 @@ class TrainStep:
         """
         while True:
             try:
-                return self._accumulate(step)
+                return self._accumulate(step, height)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -277,7 +161,7 @@ class TrainStep:
             )
         elif self.world.size == 1 and not self.recomputes_activations and self.config.checkpoint_activations == "auto":
             self.recomputes_activations = True
-            checkpoint_blocks(self.loss_model.model)
+            checkpoint_blocks(self.model)
             self.notices.append(
                 f"out of memory on {self.device} with a micro-batch of one sequence: activations are recomputed in the "
                 "backward pass from now on, which takes about a third longer and gives the same gradient"
@@ -292,69 +176,50 @@ class TrainStep:
                 f"{', '.join(remedies)}{',' if len(remedies) > 1 else ''} or a smaller model"
             ) from cause
 
-    def _accumulate(self, step: int) -> tuple[Tensor, int | None]:
+    def _accumulate(self, step: int, height: float) -> tuple[Tensor, int | None]:
         self.module.train()
         total = torch.zeros((), device=self.device)
-        micro_batches: Iterable[MicroBatch] = (
-            self._read(step, self.rows[start : start + self.micro_batch_size])
-            for start in range(0, len(self.rows), self.micro_batch_size)
-        )
+        size, own = self.micro_batch_size, len(self.rows)
+        read = (self._read(step, self.rows[start : start + size], height) for start in range(0, own, size))
+        micro_batches: Iterable[tuple[range, MicroBatch]] = read
         n_scored = None
-        if not self.corpus.scores_all(self.config.loss_on):
-            # How many targets are scored is known only when all are read.
-            micro_batches = list(micro_batches)
-            own = sum(batch.n_scored for batch in micro_batches)
-            n_scored = int(self.world.all_reduce_sum(torch.tensor(own)))  # on the CPU, without waiting for the GPU
-        accumulation_steps = -(-len(self.rows) // self.micro_batch_size)
+        if not self.parts.batches.scores_all:  # how many targets count is known only when all are read
+            micro_batches = list(read)
+            own_scored = torch.tensor(sum(batch.n_scored for _, batch in micro_batches))
+            n_scored = int(self.world.all_reduce_sum(own_scored))  # on the CPU, without waiting for the GPU
+        accumulation_steps = -(-own // size)
         if self.world.is_sharded:  # all processes communicate in every forward pass, so all need as many steps
             accumulation_steps = int(self.world.all_reduce_max([accumulation_steps])[0])
-        corrections = None if self.sampler is None else self.sampler.corrections(step)  # (V,)
         batches = iter(micro_batches)
         for number in range(accumulation_steps):
-            # Without rows, this process only takes part in the communication: it computes one row with weight 0.
-            batch = next(batches, None) or self._read(step, self.rows[:0])
+            rows, batch = next(batches, None) or self._read(step, self.rows[:0], height)
+            counted = batch.n_scored if rows else 0
+            weight = len(rows) / self.batch_size if n_scored is None else counted / max(1, n_scored)
             with self.world.no_sync(self.module) if number < accumulation_steps - 1 else nullcontext():
-                total += self._backward(step, batch, n_scored, corrections)
+                total += self._backward(step, rows.start, batch, weight)
         return total, n_scored
 
-    def _read(self, step: int, rows: range) -> MicroBatch:
-        """Some rows of the step's batch; without rows, one row that does not count."""
-        read, config = rows or self.rows[:1], self.config
-        inputs, targets = self.corpus.batch(
-            step, self.batch_size, self.context, config.seed, read, config.token_noise, self._bpe_dropout,
-            config.loss_on,
-        )  # (B, T) twice  # fmt: skip
-        scored = None if self.corpus.scores_all(config.loss_on) else (targets.flatten() != UNSCORED).nonzero().flatten()
-        return MicroBatch(rows, inputs, targets, scored)
+    def _read(self, step: int, rows: range, height: float) -> tuple[range, MicroBatch]:
+        """Some rows of the step's batch. Without rows, a process only takes part in the communication, by one row."""
+        return rows, self.parts.batches.read(step, rows or self.rows[:1], height)
 
-    def _backward(self, step: int, batch: MicroBatch, n_scored: int | None, corrections: Tensor | None) -> Tensor:
-        """Adds the gradient of a micro-batch; returns its share of the step's mean loss, ().
-
-        `n_scored` is the number of scored targets of the step; None if all are scored. `corrections` (V,) are those
-        of the step's sample of the vocabulary, if there is one.
-        """
-        inputs, targets = to_device(batch.inputs, self.device), to_device(batch.targets, self.device)
-        scored = None if batch.scored is None else to_device(batch.scored, self.device)
-        vocabulary = None
-        if corrections is not None:
-            # On the CPU, because the number of its tokens would have to be read from the device.
-            own = StepVocabulary.of(batch.inputs, batch.targets, corrections, batch.scored)
-            vocabulary = own.to(self.device)
-        seed = mix_seed(self.config.seed, step, batch.rows.start)  # of the dropout of this micro-batch
+    def _backward(self, step: int, first_row: int, batch: MicroBatch, weight: float) -> Tensor:
+        """Adds `weight` times the gradient of a micro-batch; returns its share of the step's mean loss, ()."""
+        arguments = batch.arguments(self.device)
+        seed = mix_seed(self.config.seed, step, first_row)  # of the dropout of this micro-batch
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)  # for every kind of device, which takes half a millisecond
         with autocast(self.device, self.dtype):
-            loss = self.module(inputs, targets, scored, vocabulary)  # ()
-        weight = len(batch.rows) / self.batch_size if n_scored is None else batch.n_scored / max(1, n_scored)
+            loss = self.module(*arguments)  # ()
         share = loss * weight
         self.loss_scaler.scale(share).backward()
         return share.detach()
 
     # Update.
 
-    def _update(self, loss: Tensor, n_scored: int | None) -> Tensor:
+    def update(self, loss: Tensor, n_scored: int | None) -> Tensor:
         """Clips the gradient, detects spikes, updates: loss () -> (4,): loss, gradient norm, skipped, loss scale.
 
         A step that scores no target (`n_scored` is 0) changes nothing, and the loss that it returns is NaN.
@@ -416,9 +281,9 @@ class TrainStep:
         """
         failure = None
         try:
-            self.loss_model.compile_forward()
+            self.parts.loss.compile_forward()
             with self.world.no_sync(self.module):
-                self._compute_gradients(0)
+                self.compute_gradients(0)
         except TrainingError:
             raise
         except Exception as error:  # a compiler can raise anything; the plain pass raises it again if it is ours
@@ -430,7 +295,7 @@ class TrainStep:
         (failed,) = self.world.all_reduce_max([failure is not None])
         if not failed:
             return None
-        self.loss_model.restore_plain()
+        self.parts.loss.restore_plain()
         return failure or "on another process"
 
 

@@ -6,14 +6,10 @@ from collections.abc import Generator, Iterator
 import torch
 
 from minigpt.config import TrainConfig
-from minigpt.data.corpus import Corpus
-from minigpt.device import allow_tf32, resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
-from minigpt.memorization.monitor import MemorizationMonitor
-from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import Result
-from minigpt.training.budget import Budget, bpe_dropout, learning_rate, planned_steps
+from minigpt.training.budget import Budget, learning_rate, planned_steps, schedule_height
 from minigpt.training.checkpointing import Checkpointer
 from minigpt.training.clock import Clock, Control
 from minigpt.training.evaluation import Evaluator, PeriodicEvaluation
@@ -22,7 +18,7 @@ from minigpt.training.progress import Progress
 from minigpt.training.spike_detection import DivergedError, RunDivergedError
 from minigpt.training.state import TrainingState
 from minigpt.training.step import StepResult, TrainStep
-from minigpt.training.world import World
+from minigpt.training.step_parts import StepParts
 
 _MAX_ROLLBACKS = 3
 _UNSCORED_STEPS = 0.001  # of the steps: more are worth a notice
@@ -34,50 +30,48 @@ class Trainer:
 
     def __init__(
         self,
-        model: GPT,
-        corpus: Corpus,
+        parts: StepParts,
         config: TrainConfig,
         run: Run | None,
-        resume: bool,
         control: Control,
-        world: World,
-        elapsed: float,
-        teacher: GPT | None,
-        evaluates_whole_text: bool,
+        dtype: torch.dtype,
+        elapsed: float = 0.0,
+        evaluates_whole_text: bool = True,
     ) -> None:
-        self.config = config
-        device = world.device(config.device)
-        dtype = resolve_dtype(config.dtype, device)
-        allow_tf32(device)
-        model.to(device)
-        if teacher is not None:
-            teacher.to(device)
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)  # fails before CUDA is initialized, which the line above does
-        self.run, self.corpus, self.world = run, corpus, world
-        self.train_step = TrainStep(model, corpus, config, device, dtype, world, teacher)
+        self.config, self.run, self.corpus, self.world = config, run, parts.corpus, parts.world
+        self.train_step = TrainStep(parts, config, self.world.device(config.device), dtype)
         self.tokens_per_step = self.train_step.batch_size * self.train_step.context
-        self._batch_arguments = self.train_step.batch_size, self.train_step.context, config.seed
-        self.budget = Budget(config, planned_steps(config, len(corpus.train)))
-        self.clock = Clock(control, world)
-        self.evaluator = Evaluator(model, corpus, config, dtype, world, whole_text=evaluates_whole_text)
-        state = TrainingState(self.train_step, corpus.fingerprint)
-        self.checkpointer = Checkpointer(run, state, corpus.tokenizer, world)
-        memorization = MemorizationMonitor(corpus)
+        self.budget = Budget(config, planned_steps(config, len(self.corpus.train)))
+        self.clock = Clock(control, self.world)
+        self.evaluator = Evaluator(parts.model, self.corpus, config, dtype, self.world, whole_text=evaluates_whole_text)
+        state = TrainingState(self.train_step, self.corpus.fingerprint)
+        self.checkpointer = Checkpointer(run, state, self.corpus.tokenizer, self.world)
         self.evaluation = PeriodicEvaluation(
-            self.evaluator, memorization, self.checkpointer, self.budget, self.clock, self.train_step.spike_detector
+            self.evaluator, self.checkpointer, self.budget, self.clock, self.train_step.spike_detector
         )
-        (elapsed,) = world.all_reduce_max([elapsed])
+        (elapsed,) = self.world.all_reduce_max([elapsed])
         self.progress = Progress.start(elapsed, config.learning_rate)
-        if resume:
-            if not self.checkpointer.is_saving:
-                raise ConfigError("resume needs a run: give the run that has the last state")
-            restored = self.checkpointer.resume(self.budget)
-            if restored is not None:
-                self._continue_from(restored)
-            if run is not None:
-                log = list(run.read_log())
-                memorization.load_log(log, run.record.comparable_evaluations(log))
+        self.start_timers()
+
+    def resume(self) -> None:
+        """Continues from the run's last state, if there is one.
+
+        Raises: ConfigError without a run.
+        """
+        if not self.checkpointer.is_saving:
+            raise ConfigError("resume needs a run: give the run that has the last state")
+        restored = self.checkpointer.resume(self.budget)
+        if restored is not None:
+            self._continue_from(restored)
+        if self.run is not None:
+            log = list(self.run.read_log())
+            comparable = list(self.run.record.comparable_evaluations(log))
+            for monitor in self.evaluation.monitors:
+                monitor.load_log(log, comparable)
+        self.start_timers()
+
+    def start_timers(self) -> None:
+        """Starts to measure the time of the run and of its next step."""
         self.clock.start(self.progress.seconds)
         self._last_result = time.perf_counter()
 
@@ -152,7 +146,7 @@ class Trainer:
         fraction = self.budget.progress_fraction(progress)
         scheduled = learning_rate(progress.step, fraction, self.config)
         results = self.train_step.step(
-            progress.step, scheduled * progress.recovery.learning_rate_factor, bpe_dropout(fraction, self.config)
+            progress.step, scheduled * progress.recovery.learning_rate_factor, schedule_height(fraction, self.config)
         )
         progress.count_step(self.tokens_per_step)
         self.clock.update(progress)
@@ -281,7 +275,7 @@ class Trainer:
     def _unscored_steps(self) -> Iterator[Event]:
         """Says so if steps will score no token, which change nothing."""
         context, size = self.train_step.context, self.train_step.batch_size
-        tokens, windows = self.corpus.scored_shares(self.config.loss_on, context)
+        tokens, windows = self.corpus.scored_shares(self.config.scored_role, context)
         unscored = (1 - windows) ** size
         if unscored > _UNSCORED_STEPS:
             yield Notice(

@@ -6,6 +6,8 @@ every time it could be applied, so that a pre-token sometimes becomes smaller or
 """
 
 import unicodedata
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +59,12 @@ class BPEDropout:
         self._spelled_at = self._lengths.cumsum() - self._lengths
         self._itself_at = len(spelled) + np.arange(self._size)
 
+    @classmethod
+    @lru_cache(maxsize=2)  # a plan builds several models with the same tokenizer
+    def of(cls, tokenizer: Tokenizer) -> "BPEDropout":
+        """The BPE-dropout of a tokenizer."""
+        return cls(tokenizer)
+
     @staticmethod
     def _refusal(tokenizer: Tokenizer) -> TokenizerError:
         return TokenizerError(
@@ -100,7 +108,7 @@ class BPEDropout:
         merged = symbols[np.minimum(begins[:, None] + np.arange(length), len(symbols) - 1)]
         return np.where((lengths >= length)[:, None], merged, sequences[:, :length])
 
-    def labels(self, before: Ids, after: Ids, labels: Ids) -> Ids:
+    def labels(self, before: Ids, after: Ids, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The labels of re-tokenized sequences: that of the token of `before` in which a token of `after` begins.
 
         Shapes: before (B, N), after (B, L), labels of `before` (B, N) -> (B, L).

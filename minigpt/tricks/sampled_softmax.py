@@ -4,15 +4,17 @@ The head multiplies with every token of the vocabulary, which is most of a small
 rare, and their probabilities together are small: a sample of them is enough to estimate the sum of all exponentials.
 """
 
-from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from minigpt.device import to_device
 from minigpt.seeds import mix_seed
+from minigpt.training.loss import LossModel
+from minigpt.training.world import is_sharded_tensor
 
 EXCLUDED = -1e4  # added to the logits of tokens that are not in a sample: finite, so that its product with 0 is 0
 _POWER = 0.75  # of a token's frequency, which its probability to be in a sample is proportional to
@@ -60,8 +62,7 @@ def inclusion_probabilities(counts: Tensor, size: int) -> Tensor:
     return (low * weights).clamp(_LEAST, 1).float()
 
 
-@dataclass(frozen=True, eq=False)
-class StepVocabulary:
+class StepVocabulary(NamedTuple):
     """The tokens that a micro-batch needs: those of the sample, its inputs and its targets.
 
     Only their rows of the token embedding are read, and only these rows have a gradient. An input outside the sample
@@ -93,10 +94,42 @@ class StepVocabulary:
         positions = contained.cumsum(0) - 1
         return cls(ids, positions[inputs], positions[targets], corrections[ids])
 
-    def to(self, device: torch.device) -> Self:
-        """The same on a device."""
-        tensors = self.ids, self.inputs, self.targets, self.corrections
-        return type(self)(*(to_device(tensor, device) for tensor in tensors))
+
+class SampledLossModel(LossModel):
+    """A model with the loss of a sampled softmax, which reads the rows of the token embedding that a batch needs.
+
+    With `sparse_gradient`, the token embedding's gradient is a sparse tensor of only these rows.
+    Source: Jean et al. 2015, "On using very large target vocabulary for neural machine translation", section 3.
+    """
+
+    sparse_gradient = False
+
+    @classmethod
+    def of(cls, other: LossModel) -> Self:
+        """The same model with the same soft targets and plan."""
+        loss = cls(other.model)
+        loss.plan, loss.soft_targets = other.plan, other.soft_targets
+        return loss
+
+    def forward(  # type: ignore[override]
+        self, inputs: Tensor, _: Tensor, scored: Tensor | None, *vocabulary: Tensor
+    ) -> Tensor:
+        """The mean loss in nats per token; `vocabulary` is the micro-batch's StepVocabulary.
+
+        It is an estimate: on average, the sum of its exponentials is that over the vocabulary.
+        """
+        step = StepVocabulary(*vocabulary)
+        soft = None if self.soft_targets is None else self.soft_targets(inputs, scored, step.ids)
+        embedding = self.model.token_embedding.weight
+        if is_sharded_tensor(embedding):  # `features` gathers it
+            features = self.features(inputs)
+            rows = select_rows(self.model.token_embedding.weight, step.ids)
+        else:
+            rows = select_rows(embedding, step.ids, sparse=self.sparse_gradient)  # (S, C)
+            features = self.features(inputs, vectors=F.embedding(step.inputs, rows))
+        if scored is not None:
+            features = features.flatten(0, 1).index_select(0, scored)[None]  # (1, N, C)
+        return self.head_loss(features, rows, step.targets, soft, partial(correct_, corrections=step.corrections))
 
 
 def select_rows(weight: Tensor, ids: Tensor, *, sparse: bool = False) -> Tensor:

@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from minigpt.config.gpt_config import GPTConfig
 from minigpt.config.train_settings import TrainSettings
 from minigpt.errors import ConfigError
 from minigpt.settings import setting
+
+if TYPE_CHECKING:
+    from minigpt.tokenizer.tokenizer import Tokenizer
 
 _optimization = partial(setting, group="Optimization")
 
@@ -34,6 +38,13 @@ class TrickSettings(TrainSettings):
         sharding = getattr(self, "sharding", "off")
         if self.spelling_features and sharding == "on" and not self.unsharded_for:
             raise ConfigError("spelling_features cannot be combined with sharding (on); omit one of them")
+
+    def check_tokenizer(self, tokenizer: "Tokenizer") -> None:
+        super().check_tokenizer(tokenizer)
+        if self.bpe_dropout:
+            from minigpt.tricks.bpe_dropout import BPEDropout
+
+            BPEDropout.of(tokenizer)
 
     def samples_vocabulary(self, vocab_size: int) -> bool:
         """Whether the softmax of a training step contains a sample of a vocabulary of that size."""

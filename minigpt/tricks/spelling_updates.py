@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from minigpt.native import weight_updates
 from minigpt.tricks.spelling import SpellingFeatures
 
 FEATURE_STATES = ("feature_exp_avg", "feature_exp_avg_sq")  # of an optimizer's state, (F, C) each
@@ -29,8 +28,8 @@ class SpellingAdamW(torch.optim.AdamW):
     Ba 2015, algorithm 1 (both updates).
     """
 
-    def __init__(self, params: Iterable[Any], embedding: Tensor, features: SpellingFeatures, **settings: Any) -> None:
-        super().__init__(params, **settings)
+    def __init__(self, params: Iterable[Any], embedding: Tensor, features: SpellingFeatures) -> None:
+        super().__init__(params, fused=True)
         self.embedding, device = embedding, embedding.device
         self._of_tokens = _Rows(features.features, features.token_starts, device)
         self._of_features = _Rows(features.tokens, features.feature_starts, device)
@@ -39,57 +38,24 @@ class SpellingAdamW(torch.optim.AdamW):
     @property
     def reads_sparse_gradients(self) -> bool:
         """Whether the embedding's gradient may be a sparse tensor, by rows."""
-        return weight_updates.update_fits(self.embedding)
+        return False
+
+    def additional_states(self, parameter: Tensor) -> dict[str, Tensor]:
+        """What the optimizer keeps for a parameter beside AdamW's states, by name, as tensors of the same shapes."""
+        if parameter is not self.embedding:
+            return {}
+        return dict.fromkeys(FEATURE_STATES, torch.empty(self.n_features, parameter.shape[1], device="meta"))
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Updates the parameters that have a gradient."""
         gradient = self.embedding.grad
-        if gradient is None:
-            return super().step(closure)
-        if not self.reads_sparse_gradients:
-            if gradient.is_sparse:  # the number of threads has changed, and C code without OpenMP uses one
-                gradient = self.embedding.grad = gradient.to_dense()
-            loss = super().step(closure)
-            self._step_features(gradient)
-            return loss
-        self.embedding.grad = None
+        if gradient is not None and gradient.is_sparse:  # the number of threads has changed: C uses one without OpenMP
+            gradient = self.embedding.grad = gradient.to_dense()
         loss = super().step(closure)
-        self.embedding.grad = gradient
-        self._step_embedding(gradient)
+        if gradient is not None:
+            self._step_features(gradient)
         return loss
-
-    def _step_embedding(self, gradient: Tensor) -> None:
-        """Updates the embedding, whose gradient is (V, C), and its features in compiled C code."""
-        group, state = self._group, self.state[self.embedding]
-        if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(self.embedding), torch.zeros_like(self.embedding)
-        for name in FEATURE_STATES:
-            if name not in state:
-                state[name] = self.embedding.new_zeros(self.n_features, self.embedding.shape[1])
-        state["step"] += 1
-        rows = self._rows_of(gradient)
-        beta1, beta2 = group["betas"]
-        adam = weight_updates.adam(group["lr"], beta1, beta2, group["eps"], int(state["step"]))
-        mean, square = (state[name] for name in FEATURE_STATES)
-        updates = weight_updates.adam_of_features(
-            mean, square, rows, self._of_features.columns, self._of_features.starts, adam
-        )
-        weight_updates.adam_of_tokens_(
-            self.embedding, state["exp_avg"], state["exp_avg_sq"], rows, updates, self._of_tokens.columns,
-            self._of_tokens.starts, 1 - group["lr"] * group["weight_decay"], adam,
-        )  # fmt: skip
-
-    def _rows_of(self, gradient: Tensor) -> weight_updates.RowGradient:
-        """The rows of the embedding's gradient, (V, C)."""
-        if not gradient.is_sparse:
-            return weight_updates.RowGradient(gradient.contiguous(), torch.arange(len(gradient)))
-        gradient = gradient.coalesce()
-        (ids,), rows = gradient.indices(), gradient.values()
-        positions = torch.full((len(gradient),), -1)
-        positions[ids] = torch.arange(len(ids))
-        return weight_updates.RowGradient(rows, positions)
 
     def _step_features(self, gradient: Tensor) -> None:
         """Adds the features' update to the embedding, whose gradient is (V, C) and whose own update is done."""

@@ -200,7 +200,7 @@ def test_the_same_transcript_as_plain_text_is_another_corpus_without_speakers(tm
     plain = tmp_path / "plain.txt"
     plain.write_bytes(b"".join(chat.tokenizer.decode_bytes(part.tolist()) for part in (chat.train, chat.validation)))
     corpus = Corpus.build(plain, "bytes")
-    assert corpus.train_speakers is None
+    assert not corpus.is_chat_log
     assert corpus.tokenizer.chat_template is None
     assert corpus.fingerprint != chat.fingerprint
 

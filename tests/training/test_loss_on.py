@@ -13,6 +13,7 @@ from builders import new_model
 from torch import Tensor
 from typer.testing import CliRunner
 
+from minigpt.chat_logs.chat_corpus import ChatCorpus
 from minigpt.chat_logs.transcript import CHAT_TEMPLATE, speaker_number
 from minigpt.cli.app import app
 from minigpt.config import TrainConfig
@@ -307,7 +308,7 @@ def test_the_command_says_what_is_scored_and_compares_it_with_nothing_else(
     assert measured.exit_code == 0, measured.output
     figures = json.loads(measured.stdout)
     corpus = Corpus.build(tmp_path / "log.jsonl", "bytes", validation_fraction=0)
-    assert corpus.train_speakers is not None
+    assert isinstance(corpus, ChatCorpus)
     assert (figures["loss_on"], figures["tokens"]) == (
         "user",
         int((corpus.train_speakers == speaker_number("user")).sum()),

@@ -202,14 +202,15 @@ def _loss_text(event: "Step") -> str:
 def sample_panel(event: "Sample") -> RenderableType:
     """A sample with its long copied runs marked, the copied share, and the location of the longest run's original."""
     parts = [Text(visible(event.prompt, is_text=True), style="bold")]
-    if event.memorization is None:
+    memorization, location = event.measured.get("memorization"), event.measured.get("location")
+    if memorization is None:
         parts[0].append(visible(event.text, is_text=True), style="not bold")
     else:
-        parts[0].append_text(Text(style="not bold").append_text(highlighted(event.text, event.memorization)))
-        parts.append(Text(summary_line(event.memorization), style="dim"))
-        if event.location is not None and event.memorization.longest is not None:
-            where = f"the training text, document {event.location.document:,}, line {event.location.line:,}"
-            parts.append(Text(run_line(event.memorization.longest, event.memorization, event.text, where), style="dim"))
+        parts[0].append_text(Text(style="not bold").append_text(highlighted(event.text, memorization)))
+        parts.append(Text(summary_line(memorization), style="dim"))
+        if location is not None and memorization.longest is not None:
+            where = f"the training text, document {location.document:,}, line {location.line:,}"
+            parts.append(Text(run_line(memorization.longest, memorization, event.text, where), style="dim"))
     parts[0].rstrip()
     return Panel(Group(*parts), title=f"sample at step {event.step:,}", title_align="left", border_style="dim")
 
