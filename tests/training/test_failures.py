@@ -417,8 +417,8 @@ def test_the_final_evaluation_is_expected_to_be_as_fast_as_the_others_without_wh
         take_notices=lambda step: [],
     )  # fmt: skip
     periodic = PeriodicEvaluation(
-        evaluator, SimpleNamespace(record_loss=lambda step, loss: None), checkpointer, Budget(config, None),
-        SimpleNamespace(synchronize=synchronize), SpikeDetector(8.0, 257, CPU),
+        evaluator, checkpointer, Budget(config, None), SimpleNamespace(synchronize=synchronize),
+        SpikeDetector(8.0, 257, CPU),
     )  # type: ignore[arg-type]  # fmt: skip
     progress = Progress()
     list(periodic.evaluate(progress))
