@@ -150,6 +150,7 @@ EDGES = (
             "conversations": "minigpt.chat_logs.conversations:reader",
             "annotations": "minigpt.chat_logs.annotations:ChatAnnotations",
             "evaluate_settings": "minigpt.chat_logs.evaluate_settings:RoleSettings",
+            "token_reader": "minigpt.chat_logs.conversations:reader",
         },
     ),
     Edge(

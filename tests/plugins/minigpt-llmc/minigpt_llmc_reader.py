@@ -9,8 +9,7 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.importers.tensor_names import lazy_tensors
-from minigpt.pretrained.imported_model import ImportedModel, WeightReader, check_vocabulary
+from minigpt.pretrained.imported_model import ImportedModel, WeightReader, check_vocabulary, lazy_tensors
 from minigpt.storage.huggingface import stored_tensors
 from minigpt.storage.tensors import TensorSource
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -55,7 +54,7 @@ def _open(path: Path, ids_only: bool) -> ImportedModel:
     tensors = lazy_tensors(config, {name: name for name in shapes}, read, transposes=True)
     tokenizer = Tokenizer.named("gpt2")
     notes = check_vocabulary(tokenizer, config, path)
-    return ImportedModel(config, TensorSource(path, tensors, {}), tokenizer, tuple(notes))
+    return ImportedModel(config, TensorSource(path, tensors, lambda: None), tokenizer, tuple(notes))
 
 
 READERS = (WeightReader(matches=_matches, read=_open, files=("llm.c's .bin",)),)
