@@ -21,8 +21,7 @@ from minigpt.run_options import RunOptions
 from minigpt.runs.events import Activity, Event, Planned
 from minigpt.runs.find_run import find_run
 from minigpt.runs.job import Job
-from minigpt.runs.plan import Draft, Plan
-from minigpt.runs.planner import planner
+from minigpt.runs.plan import Draft, Plan, planner
 from minigpt.runs.reading import corpus_record, read_corpus
 from minigpt.runs.request import Request
 from minigpt.runs.resume import resume_run

@@ -17,7 +17,7 @@ from builders import new_model, new_pair, new_run, new_train_step
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, TrainingError
-from minigpt.runs.resume import resume_point
+from minigpt.runs.saved_state import resume_point
 from minigpt.storage.last_state import LastState
 from minigpt.storage.run import Run
 from minigpt.storage.tensors import TensorFile

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from minigpt.training.step_parts import StepParts
 from minigpt_lion import LionSettings
 from torch import Tensor
 
 from minigpt.config import TrainConfig
+from minigpt.training.step_parts import StepParts
 
 _OF_MUON = 0.1  # times the learning rate that suits Muon: Lion moves each element by the whole of it
 
