@@ -104,8 +104,8 @@ test-triton: $(BIN)/python
 	$(PYTHON) -m venv $(VENV)-triton
 	$(VENV)-triton/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	$(VENV)-triton/bin/python -m pip install --quiet --disable-pip-version-check 'triton==3.6.0' 'numpy<2.4'
-	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VENV)-triton/bin/python -m pytest -W default tests/generation/engines/test_triton_step.py
-	OMP_NUM_THREADS=1 $(VENV)-triton/bin/python -m pytest -W default tests/generation/engines/test_triton_step.py
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VENV)-triton/bin/python -m pytest -W default tests/cuda/test_triton_step.py
+	OMP_NUM_THREADS=1 $(VENV)-triton/bin/python -m pytest -W default tests/cuda/test_triton_step.py
 
 fuzz: $(VENV)/.test
 	$(INSTALL) -e '.[plot,test,fuzz]'

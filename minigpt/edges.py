@@ -5,7 +5,8 @@ The rest of minigpt, the *spine*, imports no edge. It asks for what the edges pr
     for accelerate in provided("accelerate"):
         accelerate(model)
 
-A package from elsewhere adds an edge by an entry point of the group `minigpt.edges`, whose object is an `Edge`.
+A package from elsewhere adds an edge by an entry point of the group `minigpt.edges`, whose object is an `Edge`. Its
+module imports nothing else of minigpt: it is loaded before the settings are.
 """
 
 import functools
@@ -59,6 +60,15 @@ EDGES = (
         provides={
             "engine": "minigpt.cuda.graphs:ENGINES",
             "engine_settings": "minigpt.cuda.engine_settings:CudaEngineSettings",
+        },
+    ),
+    Edge(
+        name="speculation",
+        sentence="Speculative decoding: drafts from the text itself, or from a smaller model.",
+        package="minigpt.speculation",
+        provides={
+            "generate_settings": "minigpt.speculation.generate_settings:SpeculationSettings",
+            "drafter": "minigpt.speculation.drafters:default_drafter",
         },
     ),
     Edge(
@@ -135,10 +145,12 @@ EDGES = (
         package="minigpt.chat_logs",
         provides={
             "train_settings": "minigpt.chat_logs.settings:ChatLogSettings",
+            "generate_settings": "minigpt.chat_logs.generate_settings:ChatHint",
             "text_reader": "minigpt.chat_logs.json_files:reader",
             "conversations": "minigpt.chat_logs.conversations:reader",
             "annotations": "minigpt.chat_logs.annotations:ChatAnnotations",
             "evaluate_settings": "minigpt.chat_logs.evaluate_settings:RoleSettings",
+            "token_reader": "minigpt.chat_logs.conversations:reader",
         },
     ),
     Edge(
@@ -155,7 +167,6 @@ EDGES = (
         name="interactive",
         sentence="Writing with a model in the terminal.",
         package="minigpt.interactive",
-        provides={"generate_settings": "minigpt.interactive.generate_settings:ChatHint"},
         commands={"play": "minigpt.interactive.play:play", "chat": "minigpt.interactive.chat:chat"},
     ),
     Edge(

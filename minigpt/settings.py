@@ -5,7 +5,7 @@ import inspect
 import math
 import numbers
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
@@ -23,13 +23,14 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     group: str = "Options",
-    choices: Sequence[str] = (),
+    choices: Sequence[str] | Callable[..., list[str]] = (),
     on_resume: Literal["free", "allowed", "never"] | None = None,
 ) -> Any:
     """A dataclass field with a help text and its heading, and bounds (`min`, `max` inclusive; `above`, `below` not).
 
-    `choices` are what a shell completes, for a setting of texts. `on_resume` says whether a resumed run may change it:
-    freely, only if that is allowed, or never; by default its heading decides (see `minigpt.runs.changes`).
+    `choices` are what a shell completes, for a setting of texts; or a function that finds it, as typer calls it.
+    `on_resume` says whether a resumed run may change it: freely, only if that is allowed, or never; by default its
+    heading decides (see `minigpt.runs.changes`).
     """
     bounds = {"min": min, "max": max, "above": above, "below": below}
     return dataclasses.field(

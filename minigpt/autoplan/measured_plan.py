@@ -108,7 +108,7 @@ class MeasuredPlan(Plan):
         return [("teacher", what, "--distill --distill-weight")]
 
     def _loss_rows(self) -> list[Row]:
-        if self.corpus.train_speakers is None:
+        if not self.corpus.is_chat_log:
             return []
         but = "" if self.corpus.scores_all("all") else " without messages of weight 0"
         every = f"of all turns of the conversations{but}"

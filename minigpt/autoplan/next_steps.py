@@ -155,7 +155,7 @@ def _token_frequency_loss(job: Job) -> float | None:
     None if there is no validation text or the losses are of a part of it. Unit: nats per token.
     """
     validation = job.corpus.validation[1:_FREQUENCY_SAMPLE]
-    if job.config.loss_on != "all" or not len(validation):
+    if job.config.scored_role != "all" or not len(validation):
         return None
     counts = job.corpus.token_counts(job.model.config.vocab_size).numpy() + 1  # (V,)
     return float(np.log(counts.sum()) - np.log(counts)[validation].mean())

@@ -61,7 +61,7 @@ def _measured_plan(draft: Draft) -> Generator[Event, None, MeasuredPlan]:
     began, others = time.perf_counter(), OtherPrograms()
     yield Activity("measuring the baselines on the held-out text")
     measured = tuple(baselines.cheap_baselines(corpus))
-    copied = 0.0 if corpus.train_speakers is not None else baselines.copied_share(corpus)  # a chat log repeats prompts
+    copied = 0.0 if corpus.is_chat_log else baselines.copied_share(corpus)  # a chat log repeats prompts
     yield Activity("measuring this machine")
     stats, memory = CorpusStats.of(corpus, measured), device.free_memory(target)
     if base is None:

@@ -7,22 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.generate_settings import GenerateSettings
-from minigpt.cli.models import (
-    AdapterOption,
-    DtypeOption,
-    open_drafter,
-    open_engine,
-    open_model,
-    out_of_memory_as,
-)
-from minigpt.cli.options import (
-    CheckpointsOption,
-    DeviceOption,
-    JsonOption,
-    names_of,
-    run_option,
-    settings_options,
-)
+from minigpt.cli.models import AdapterOption, DtypeOption, open_engine, open_model, out_of_memory_as
+from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, names_of, run_option, settings_options
 from minigpt.cli.prompts import READING, note_unread_text, read_prompts, refuse_reading
 from minigpt.cli.render.continuations import Continuation, JsonOutput, Output, PlainOutput, collect
 from minigpt.cli.render.terminal import note, write
@@ -61,9 +47,6 @@ def generate(
     ] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
-    draft: Annotated[
-        str | None, run_option(help="a smaller model with the same tokenizer, for speculative decoding")
-    ] = None,
     *,
     options: dict[str, Any],
     as_json: JsonOption = False,
@@ -85,8 +68,6 @@ def generate(
     settings.check_together(config, as_json=as_json)
     if prompt_file is None and not any(settings.reads_files.values()):
         refuse_reading(read_with, f"the texts of {' and '.join([*settings.reads_files, '--prompt-file'])}")
-    if config.beams > 1 and draft is not None:
-        raise ConfigError(f"beams ({config.beams}) cannot be combined with --draft: beam search uses no draft model")
 
     from minigpt.generation.healing import encode_prompt
     from minigpt.generation.sampling import Sampler
@@ -102,9 +83,9 @@ def generate(
     output = settings.output(checkpoint, reading)
     engine = open_engine(checkpoint.model, settings)
     sampler = Sampler(config, tokenizer)
-    drafter = open_drafter(draft, settings.speculate, checkpoint, engine, checkpoints)
-    if draft is not None and len(prompts) * config.texts_per_prompt > 1:
-        note("--draft has an effect only while a single continuation is being generated")
+    drafter = settings.drafter(checkpoint, engine, checkpoints)
+    for each in settings.notes(len(prompts) * config.texts_per_prompt):
+        note(each)
     if as_json:
         shared = {"seed": sampler.seed, "model": str(checkpoint.directory)}
         shared |= {"tokenizer": tokenizer.name, "engine": engine.description}

@@ -12,6 +12,8 @@ from minigpt.generation.engine_settings import EngineSettings
 from minigpt.settings import setting
 
 if TYPE_CHECKING:
+    from minigpt.generation.engine import Engine
+    from minigpt.generation.speculative import Drafter
     from minigpt.storage.checkpoint import Checkpoint
 
 
@@ -29,9 +31,6 @@ class GenerateSettings(CommandSettings, EngineSettings):
         "jsonl for .jsonl, whole for -, else lines",
     )
     strict: bool = setting(False, "refuse prompts longer than the context length")
-    speculate: Literal["auto", "lookup", "off"] = setting(
-        "auto", "speculative decoding: guess repeated text and verify it at once; the text is the same"
-    )
     alternatives: int | None = setting(
         None, "with --json or --table: how many likely tokens to show [default: 5]", min=0
     )
@@ -68,6 +67,14 @@ class GenerateSettings(CommandSettings, EngineSettings):
     def output(self, checkpoint: "Checkpoint", reading: ReadingConfig) -> Output | None:  # noqa: ARG002
         """The output of the option in `forms`; None without one."""
         return None
+
+    def drafter(self, checkpoint: "Checkpoint", engine: "Engine", checkpoints: Path) -> "Drafter | None":  # noqa: ARG002
+        """What drafts tokens for speculative decoding."""
+        return None
+
+    def notes(self, n_texts: int) -> list[str]:  # noqa: ARG002
+        """Lines about the settings, if so many texts are generated together."""
+        return []
 
     def hints(self, checkpoint: "Checkpoint", checkpoints: Path) -> list[str]:  # noqa: ARG002
         """Lines about the model, printed before its text."""

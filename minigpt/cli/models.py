@@ -1,4 +1,4 @@
-"""Opens the model that a command names, of any format, with the engine that runs it and its drafter."""
+"""Opens the model that a command names, of any format, with the engine that runs it."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +16,6 @@ from minigpt.settings import combined
 
 if TYPE_CHECKING:
     from minigpt.generation.engine import Engine
-    from minigpt.generation.speculative import Drafter
     from minigpt.model.gpt import GPT
     from minigpt.storage.checkpoint import Checkpoint
 
@@ -103,21 +102,3 @@ def open_engine(model: "GPT", settings: EngineSettings) -> "Engine":
 def _out_of_memory_while_loading(model: str) -> AbstractContextManager[None]:
     remedy = "close other programs, or give a smaller model or another --device"
     return out_of_memory_as(ConfigError(f"out of memory while loading {model}; {remedy}"))
-
-
-def open_drafter(
-    draft: str | None, speculate: str, checkpoint: "Checkpoint", engine: "Engine", checkpoints: Path
-) -> "Drafter | None":
-    """The drafter for speculative decoding: the model named `draft`, or as `speculate` says."""
-    from minigpt.generation.resolve_engine import resolve_engine
-    from minigpt.generation.speculative import DraftModel, PromptLookup, default_drafter
-
-    if draft is not None:
-        dtype = str(checkpoint.model.token_embedding.weight.dtype).removeprefix("torch.")
-        small = open_model(draft, checkpoints, str(engine.device), dtype=dtype)
-        if small.tokenizer.fingerprint != checkpoint.tokenizer.fingerprint:
-            raise ConfigError(f"draft ({small.directory}) must have the same tokenizer as {checkpoint.directory}")
-        return DraftModel(resolve_engine(small.model), small.tokenizer.vocab_size)
-    if speculate == "auto":
-        return default_drafter(engine)
-    return PromptLookup() if speculate == "lookup" else None

@@ -111,12 +111,13 @@ def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parame
     shown = "" if default is False or default in (None, (), "") else f" [default: {named}]"
     flag = name.replace("_", "-")
     has_off = kind is bool and field.default in (True, None)
+    choices = field.metadata["choices"]
     option = typer.Option(
         f"--{flag}/--no-{flag}" if has_off else f"--{flag}",
         help=field.metadata["help"] + shown,
         min=field.metadata["bounds"]["min"] if issubclass(settings, CommandSettings) else None,
         show_default=False,
-        autocompletion=complete_from(*choices) if (choices := field.metadata["choices"]) else None,
+        autocompletion=choices if callable(choices) else complete_from(*choices) if choices else None,
         rich_help_panel=field.metadata["group"],
     )
     return inspect.Parameter(

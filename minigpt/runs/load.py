@@ -7,12 +7,12 @@ from typing import Any
 
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.device import avoid_cudnn_attention, resolve_device, resolve_dtype
+from minigpt.edges import provided
 from minigpt.errors import ConfigError
 from minigpt.generation.engine import Engine
 from minigpt.generation.engine_settings import Quantization
 from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.resolve_engine import missing_compiled_code, resolve_engine
-from minigpt.generation.speculative import default_drafter
 from minigpt.generation.streaming import generate_pieces
 from minigpt.model.gpt import GPT
 from minigpt.pretrained.open_model import find_adapted, load_model
@@ -73,7 +73,8 @@ class Model:
         >>> for piece in minigpt.load("corpus").stream("Once upon a time", seed=1):
         ...     _ = sys.stderr.write(piece)
         """
-        config, drafter = _sampling_config(sampling), default_drafter(self.engine)
+        config = _sampling_config(sampling)
+        drafter = next((make(self.engine) for make in provided("drafter")), None)
         pieces = generate_pieces(self.engine, self.tokenizer, [prompt], config, processors=processors, drafter=drafter)
         return (piece.text for piece in pieces if piece.text)
 

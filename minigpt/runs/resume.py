@@ -72,7 +72,7 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
     resolve_dtype(config.dtype, resolve_device(config.device))  # raises what the trainer would, before the run changes
     config.check_processes(processes)
     corpus = yield from _read_corpus(run, begun, request, reading, tokenizer, progress)
-    corpus.check_loss_on(config.loss_on)
+    corpus.check_loss_on(config.scored_role)
     config.check_tokenizer(corpus.tokenizer)
     before, after = begun.corpus.fingerprint, corpus.fingerprint
     if before != after:

@@ -70,7 +70,7 @@ def plan_run(
     corpus = yield from read_corpus(
         request.sources, base.tokenizer if base else options.tokenizer, options.reading, progress
     )
-    corpus.check_loss_on(options.training.loss_on)
+    corpus.check_loss_on(options.training.scored_role)
     taken = checkpoints / request.run_name
     draft = Draft(
         request=request, directory=taken, corpus=corpus, base=base, device=target,

@@ -134,4 +134,4 @@ def _check(model: GPT, corpus: Corpus, config: TrainConfig) -> None:
         raise ConfigError(
             "the model has no weights to train: all are frozen, as a teacher's are; call model.requires_grad_(True)"
         )
-    corpus.check_loss_on(config.loss_on)
+    corpus.check_loss_on(config.scored_role)

@@ -275,7 +275,7 @@ class Trainer:
     def _unscored_steps(self) -> Iterator[Event]:
         """Says so if steps will score no token, which change nothing."""
         context, size = self.train_step.context, self.train_step.batch_size
-        tokens, windows = self.corpus.scored_shares(self.config.loss_on, context)
+        tokens, windows = self.corpus.scored_shares(self.config.scored_role, context)
         unscored = (1 - windows) ** size
         if unscored > _UNSCORED_STEPS:
             yield Notice(

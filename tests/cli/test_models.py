@@ -10,7 +10,8 @@ import pytest
 import torch
 from builders import new_model
 
-from minigpt.cli import models
+from minigpt.speculation import generate_settings
+from minigpt.speculation.generate_settings import SpeculationSettings
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -103,7 +104,8 @@ def test_load_gpt2_from_a_folder_shows_the_model_and_a_command_to_try(run: Any, 
 def test_a_draft_model_is_opened_in_the_dtype_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model = SimpleNamespace(model=new_model().bfloat16(), tokenizer=Tokenizer.named("bytes"), directory=Path("one"))
     opened: list[dict[str, Any]] = []
-    monkeypatch.setattr(models, "open_model", lambda *_, **options: opened.append(options) or model)
+    monkeypatch.setattr(generate_settings, "open_model", lambda *_, **options: opened.append(options) or model)
     engine: Any = SimpleNamespace(device=torch.device("cpu"))
-    models.open_drafter("small", "off", model, engine, Path("checkpoints"))  # type: ignore[arg-type]
+    settings = SpeculationSettings(draft="small", speculate="off")
+    settings.drafter(model, engine, Path("checkpoints"))  # type: ignore[arg-type]
     assert opened == [{"dtype": "bfloat16"}]

@@ -18,11 +18,11 @@ from minigpt.generation.decoding import Decoder
 from minigpt.generation.engine import Engine
 from minigpt.generation.healing import Prompt
 from minigpt.generation.sampling import Sampler
-from minigpt.generation.speculative import DraftModel, PromptLookup
 from minigpt.generation.streaming import generate_pieces, generate_text
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
 from minigpt.native.engine import NativeEngine
+from minigpt.speculation.drafters import DraftModel, PromptLookup
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.generation.engine import Engine
 from minigpt.generation.healing import encode_prompt
-from minigpt.generation.speculative import PromptLookup
 from minigpt.generation.streaming import Piece, generate_pieces
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
 from minigpt.native.engine import NativeEngine
+from minigpt.speculation.drafters import PromptLookup
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 NAMES = ("area", "width", "height", "border", "corner", "center")

@@ -11,18 +11,12 @@ from minigpt.config import SamplingConfig
 from minigpt.generation.decoding import Decoder, generate
 from minigpt.generation.engine import Engine
 from minigpt.generation.sampling import Sampler
-from minigpt.generation.speculative import (
-    ChooseDraft,
-    Drafter,
-    DraftModel,
-    PromptLookup,
-    SpeedupMonitor,
-    default_drafter,
-)
+from minigpt.generation.speculative import ChooseDraft, Drafter, SpeedupMonitor
 from minigpt.generation.streaming import generate_pieces
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
 from minigpt.native.engine import NativeEngine
+from minigpt.speculation.drafters import DraftModel, PromptLookup, default_drafter
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
