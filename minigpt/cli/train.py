@@ -183,8 +183,7 @@ def _train(request: "Request", sinks: dict[str, Any], *, resume: bool) -> None:
 def _joined_world(request: "Request", *, resume: bool) -> "AbstractContextManager[World]":
     """The processes that train together: those that an edge starts and joins, else this one."""
     if joins := provided("world"):
-        joined: AbstractContextManager[World] = joins[0](request, resume=resume)
-        return joined
+        return joins[0](request, resume=resume)
     from minigpt.threads import respect_cpu_quota
     from minigpt.training.world import World
 
