@@ -55,8 +55,8 @@ def real(path: Path, minutes: float, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         for event in minigpt.fit(path, checkpoints=folder, minutes=minutes, seed=seed, report=False):
             if isinstance(event, Planned):
-                plan = event.plan
-                assert isinstance(plan, MeasuredPlan)
+                assert isinstance(event.plan, MeasuredPlan)
+                plan: MeasuredPlan = event.plan
             elif isinstance(event, Started):
                 preparing = time.perf_counter() - began
             elif isinstance(event, SpeedChange):

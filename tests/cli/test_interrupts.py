@@ -15,7 +15,7 @@ INTERRUPTED = """
 import builtins, os, signal, sys
 plain, wanted, lost = builtins.__import__, sys.argv.pop(1), sys.argv.pop(1) == "lost"
 
-def imported(name, *rest):
+def imported(name, *rest, **named):
     global wanted
     if name == wanted:
         wanted = None
@@ -24,7 +24,7 @@ def imported(name, *rest):
         except KeyboardInterrupt:
             if not lost:
                 raise
-    return plain(name, *rest)
+    return plain(name, *rest, **named)
 
 builtins.__import__ = imported
 from minigpt.cli.start import main
