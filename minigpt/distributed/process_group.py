@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket, PrefixStore, Store
 from torch.nn.parallel import DistributedDataParallel
 
-from minigpt.autoplan.memory_estimates import activation_bytes, state_bytes
 from minigpt.config import TrainConfig
 from minigpt.device import free_memory, resolve_device
 from minigpt.distributed.gathering import Gathering
 from minigpt.distributed.launchers import Placement, placement
 from minigpt.distributed.rendezvous import close_when_lost, connect, find_interface, join, poll
 from minigpt.distributed.settings import DistributedSettings
+from minigpt.edges import is_installed
 from minigpt.errors import ConfigError, DeviceError, MinigptError
 from minigpt.model.gpt import GPT
 from minigpt.storage.last_state import LastState
@@ -111,7 +111,11 @@ class ProcessGroup(World):
         shard(model, device, self.size)
 
     def _fits(self, model: GPT, config: TrainConfig, device: torch.device) -> bool:
-        """Whether every process has memory for the full state and a micro-batch of one sequence."""
+        """Whether every process has memory for the full state and a micro-batch of one sequence, if that is known."""
+        if not is_installed("autoplan"):
+            return True
+        from minigpt.autoplan.memory_estimates import activation_bytes, state_bytes
+
         weights, own = 4 * model.config.n_parameters, -(-config.sequences_per_step // self.size)
         needed = state_bytes(model.config, config.optimizer, training=config) - weights  # which are there already
         if config.micro_batch_size is not None and config.micro_batch_size < own:
