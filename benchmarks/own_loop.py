@@ -14,8 +14,7 @@ from measuring import Shape, Stopwatch, print_progress
 from minigpt import GPT, Corpus, TrainConfig, train
 from minigpt.device import autocast, resolve_device, resolve_dtype
 from minigpt.training.events import Notice, Step
-from minigpt.training.loss import next_token_loss
-from minigpt.training.optimizers import build_optimizers
+from minigpt.training.step_parts import build_step_parts
 
 
 def random_corpus(data: Path, vocabulary: int) -> Corpus:
@@ -90,14 +89,16 @@ def bare_steps(model: GPT, config: TrainConfig, data: Path) -> Iterator[None]:
     dtype = resolve_dtype(config.dtype, device)
     model = model.to(device)
     model.train()
-    features = torch.compile(model.features) if device.type == "cuda" else model.features
-    optimizers, parameters = build_optimizers(model, config, dtype), list(model.parameters())
     corpus = random_corpus(data, model.config.vocab_size)
+    parts = build_step_parts(model, corpus, config, dtype)
+    if device.type == "cuda":
+        parts.loss.compile_forward()
+    optimizers, parameters = parts.optimizers, list(model.parameters())
     assert config.context_length is not None  # `minigpt_parts` gives it
     x, y = (part.to(device) for part in corpus.batch(0, config.batch_size, config.context_length, 1))
     while True:
         with autocast(device, dtype):
-            loss = next_token_loss(features(x), model.token_embedding.weight, y)
+            loss = parts.loss(x, y)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, config.grad_clip)
         for optimizer in optimizers:

@@ -5,7 +5,8 @@ The rest of minigpt, the *spine*, imports no edge. It asks for what the edges pr
     for accelerate in provided("accelerate"):
         accelerate(model)
 
-A package from elsewhere adds an edge by an entry point of the group `minigpt.edges`, whose object is an `Edge`.
+A package from elsewhere adds an edge by an entry point of the group `minigpt.edges`, whose object is an `Edge`. Its
+module imports nothing else of minigpt: it is loaded before the settings are.
 """
 
 import functools
@@ -149,6 +150,7 @@ EDGES = (
             "conversations": "minigpt.chat_logs.conversations:reader",
             "annotations": "minigpt.chat_logs.annotations:ChatAnnotations",
             "evaluate_settings": "minigpt.chat_logs.evaluate_settings:RoleSettings",
+            "token_reader": "minigpt.chat_logs.conversations:reader",
         },
     ),
     Edge(

@@ -3,6 +3,7 @@
 import gc
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +47,19 @@ def _plans_and_pages_take_little_time() -> Iterator[None]:
 def loss_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loss curves are drawn in this test."""
     monkeypatch.setattr(loss_curve, "draw_loss_curve", DRAW_LOSS_CURVE)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, which holds fox.txt and corpus.txt, with its own cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.delenv("MINIGPT_CHECKPOINTS", raising=False)
+    monkeypatch.setattr("minigpt.threads.OtherPrograms.cores", lambda _: 0.0)  # a plan notes a busy machine
+    for name in ("fox.txt", "corpus.txt"):
+        (tmp_path / name).write_text("the quick brown fox jumps over the lazy dog; " * 60)
+    return tmp_path
 
 
 @pytest.fixture

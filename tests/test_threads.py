@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from minigpt import threads
-from minigpt.threads import LoadMonitor, OtherPrograms, ShortWaits, ThreadTrials
+from minigpt.native.thread_trials import ThreadTrials
+from minigpt.threads import LoadMonitor, OtherPrograms, ShortWaits
 
 TASKS = Path("/proc/self/task")
 NEEDS_OPENMP = pytest.mark.skipif(

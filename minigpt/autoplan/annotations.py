@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.baselines import Baseline, beaten_since
 from minigpt.autoplan.next_steps import next_steps
 from minigpt.autoplan.throughput import Peak, peak
@@ -54,7 +55,7 @@ class PlanAnnotations(Annotations):
         if processes > 1:  # on a CPU each has its part of the cores
             most = Peak(processes * most.flops, f"{processes} times {most.source}")
         per_token = float(flops_per_token(job.model.config, job.config))
-        if job.config.distill == "on":
+        if all_settings(job.config).distill == "on":
             per_token *= 4 / 3  # the teacher's forward pass
         return f"{tokens_per_second * per_token / most.flops:.0%} of this machine's peak ({most.source})"
 

@@ -182,7 +182,7 @@ def recorded_baselines(record: RunRecord) -> list[Baseline]:
     measures its loss on a part of the text only, as baselines do not.
     """
     kept, corpus = record.baselines, record.corpus
-    if record.training is not None and record.training.loss_on != "all":
+    if record.training is not None and record.training.scored_role != "all":
         return []
     if kept is None or corpus is None or kept.fingerprint != corpus.fingerprint:
         return []

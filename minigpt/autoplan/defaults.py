@@ -5,6 +5,7 @@ docs/experiments.md has the measurements.
 
 from typing import Any
 
+from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.run_options import RunOptions
@@ -55,9 +56,9 @@ def optimization_settings(
     if device_type == "cpu" and not fine_tuning and stats.vocab_size >= _SAMPLED_FROM:
         is_large = stats.vocab_size > _LARGE_VOCABULARY
         chosen["sampled_softmax"] = stats.vocab_size // 8 if is_large else _SAMPLE
-    if device_type == "cpu" and not fine_tuning and options.training.sharding != "on":
+    if device_type == "cpu" and not fine_tuning and all_settings(options.training).sharding != "on":
         chosen["spelling_features"] = stats.has_merges and stats.n_tokens < _FEW_TOKENS
-    if options.training.lora:
+    if all_settings(options.training).lora:
         chosen |= _adapter_settings(model.n_embd, options.training)
     else:
         chosen["learning_rate"] = _learning_rate(model.n_embd, optimizer, fine_tuning=fine_tuning)
@@ -66,7 +67,7 @@ def optimization_settings(
 
 def usual_learning_rate(model: GPTConfig, config: TrainConfig, *, fine_tuning: bool) -> float:
     """The learning rate that is chosen for a run of this model with this optimizer, or with this adapter."""
-    if config.lora:
+    if all_settings(config).lora:
         return float(_adapter_settings(model.n_embd, config)["learning_rate"])
     return _learning_rate(model.n_embd, config.optimizer, fine_tuning=fine_tuning)
 
@@ -95,9 +96,9 @@ def _adapter_settings(width: int, config: TrainConfig) -> dict[str, Any]:
     rank. Together with the embedding, whose weights are changed directly, a fifth to a quarter of that was best.
     Source: Schulman et al. 2025, "LoRA Without Regret" (the tenfold rate).
     """
-    embedding = config.lora_embedding
+    embedding = all_settings(config).lora_embedding
     if embedding is None:
-        embedding = width < _NARROW and not config.freeze
+        embedding = width < _NARROW and not all_settings(config).freeze
     rate = _fine_tuning_rate(width, 2.5, most=1e-3) if embedding else _fine_tuning_rate(width, 10, most=5e-3)
     return {"lora_embedding": embedding, "learning_rate": rate}
 
@@ -134,7 +135,7 @@ def against_overfitting(
         config = config.replace(token_noise=0.1 if epochs >= 5 else 0.0)
     if "dropout" not in given:
         repetition = epochs * model.n_inner_parameters / stats.n_bytes
-        if config.token_noise > 0 or config.bpe_dropout > 0:
+        if all_settings(config).token_noise > 0 or all_settings(config).bpe_dropout > 0:
             dropout = 0.0 if repetition < 50 else 0.1
         else:
             dropout = 0.0 if repetition < 10 else 0.1 if repetition < 50 else 0.2

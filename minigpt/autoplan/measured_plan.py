@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.baselines import Baseline
 from minigpt.autoplan.planned_settings import PlannedSettings
 from minigpt.distillation.planning import teacher_settings
@@ -39,7 +40,7 @@ class MeasuredPlan(Plan):
         return self.settings.expected
 
     def rows(self) -> list[Row]:
-        settings, training = self.settings, self.training
+        settings, training = self.settings, all_settings(self.training)
         dropout = f"{self.model.dropout:g}, token noise {training.token_noise:g}"
         device = f"{self.device}, {training.dtype}" + (f": {settings.why_dtype}" if settings.why_dtype else "")
         replaced: dict[str, Row] = {
@@ -70,7 +71,7 @@ class MeasuredPlan(Plan):
 
     def _trained_rows(self) -> list[Row]:
         """Which weights are trained, if not all of them."""
-        training, n_trained = self.training, trained_parameters(self.model, self.training)
+        training, n_trained = all_settings(self.training), trained_parameters(self.model, self.training)
         if training.lora:
             embedding = " and the token embedding" if training.lora_embedding else ""
             what = f"an adapter (LoRA) of rank {training.lora_rank}{embedding}, {n_trained:,} parameters"
@@ -85,7 +86,7 @@ class MeasuredPlan(Plan):
 
     def _vocabulary_rows(self) -> list[Row]:
         """How embeddings are trained, if not as all weights, and the softmax's share of the vocabulary, if not all."""
-        training, vocab_size, rows = self.training, self.model.vocab_size, []
+        training, vocab_size, rows = all_settings(self.training), self.model.vocab_size, list[Row]()
         if training.embedding_weight_decay not in (None, training.weight_decay):
             what = f"weight decay {training.embedding_weight_decay:g}"
             rows.append(("embeddings", what, "--embedding-weight-decay"))
@@ -107,7 +108,7 @@ class MeasuredPlan(Plan):
         return [("teacher", what, "--distill --distill-weight")]
 
     def _loss_rows(self) -> list[Row]:
-        if self.corpus.train_speakers is None:
+        if not self.corpus.is_chat_log:
             return []
         but = "" if self.corpus.scores_all("all") else " without messages of weight 0"
         every = f"of all turns of the conversations{but}"

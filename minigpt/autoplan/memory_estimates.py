@@ -1,5 +1,6 @@
 """Estimates of the memory of a training step."""
 
+from minigpt.autoplan.all_settings import all_settings
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.lora.fine_tuning import adapter_parameters, trained_parameters, trains_embedding
 from minigpt.training.loss import CUDA_HEAD_ROWS, HEAD_ROWS
@@ -25,8 +26,9 @@ def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, training:
     weights. In a step each has its shard of everything, and the embeddings and two blocks with their gradients
     unsharded.
     """
-    if training is not None and (training.lora or training.freeze):
-        saved = {"float32": 0, "bfloat16": 2, "int8": 3}[training.base_dtype] if training.lora else 0
+    chosen = None if training is None else all_settings(training)
+    if training is not None and chosen is not None and (chosen.lora or chosen.freeze):
+        saved = {"float32": 0, "bfloat16": 2, "int8": 3}[chosen.base_dtype] if chosen.lora else 0
         expanded = 16 * config.n_embd**2 if saved else 0  # the largest matrix
         base = 4 * config.n_parameters - saved * config.n_inner_parameters + expanded
         added = 4 * adapter_parameters(config, training)
@@ -34,7 +36,7 @@ def state_bytes(config: GPTConfig, optimizer: str, processes: int = 1, training:
     inner = config.n_inner_parameters
     outer = config.n_parameters - inner
     state = 4 * (4 * outer + (3 if optimizer == "muon" else 4) * inner)
-    if training is not None and training.spelling_features:
+    if chosen is not None and chosen.spelling_features:
         state += 4 * _FEATURE_NUMBERS * config.vocab_size * config.n_embd
     if processes == 1:
         return state
@@ -62,9 +64,9 @@ def activation_bytes(
     kept = 16.0
     if config.dropout:
         kept += 2 + (3 * config.n_head * context / config.n_embd if on_cpu else 0)
-    if training is not None and training.lora and on_cpu:
+    if training is not None and all_settings(training).lora and on_cpu:
         kept += _ADAPTER_GAPS
-    frozen = 0 if training is None else training.freeze
+    frozen = 0 if training is None else all_settings(training).freeze
     head_is_frozen = training is not None and not trains_embedding(training)
     layers = config.n_layer - frozen
     blocks = layers + kept if recompute else kept * layers

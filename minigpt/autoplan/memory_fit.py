@@ -1,5 +1,6 @@
 """Fits a run into the free memory: by sharding, a smaller micro-batch, or recomputed activations."""
 
+from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.memory_estimates import activation_bytes, state_bytes, teacher_bytes
 from minigpt.config import PRESETS, GPTConfig, TrainConfig
 from minigpt.errors import ConfigError
@@ -36,7 +37,7 @@ def fit_memory(
     on_cpu, context = device_type == "cpu", config.context_length or model.n_positions
     own = -(-config.sequences_per_step // processes)  # sequences per process and step
     micro_batch = min(config.micro_batch_size or own, own)
-    shards = processes if config.sharding == "on" else 1
+    shards = processes if all_settings(config).sharding == "on" else 1
 
     def needs(
         sequences: int,
@@ -49,13 +50,13 @@ def fit_memory(
         activations = activation_bytes(model, context, sequences, recompute=recompute, on_cpu=on_cpu, training=training)
         # From the second step on, accumulated gradients exist next to the buffers of the all-reduce.
         buffers = 4 * trained_parameters(model, training) if processes > 1 and shards == 1 and sequences < own else 0
-        teacher = teacher_bytes(model, context, sequences) if training.distill == "on" else 0
+        teacher = teacher_bytes(model, context, sequences) if all_settings(training).distill == "on" else 0
         state = state_bytes(model, training.optimizer, shards, training) + model.mask_bytes
         return state + buffers + activations + teacher
 
-    may_shard = processes > 1 and config.sharding == "auto" and not config.unsharded_for
+    may_shard = processes > 1 and all_settings(config).sharding == "auto" and not config.unsharded_for
     if may_shard and needs(1, recompute=True) > free_memory:
-        if config.spelling_features:
+        if all_settings(config).spelling_features:
             notes.append("spelling features need whole weights, so they are not used")
         config, shards = config.replace(sharding="on", spelling_features=False), processes
     recompute = config.checkpoint_activations == "on"
@@ -71,10 +72,10 @@ def fit_memory(
                 "--checkpoint-activations on": needs(micro_batch, recompute=True) <= free_memory,
                 "a shorter --context-length": _MARGIN * needs(1, True, shortest, 1) <= free_memory,
             }
-            if config.lora and config.base_dtype != "int8":
+            if all_settings(config).lora and all_settings(config).base_dtype != "int8":
                 compressed = config.replace(base_dtype="int8")
                 enough["--base-dtype int8"] = needs(1, True, other=compressed) <= free_memory
-            if config.distill == "on":
+            if all_settings(config).distill == "on":
                 enough["--distill off"] = needs(1, True, other=config.replace(distill="off")) <= free_memory
             options = " or ".join(option for option, is_enough in enough.items() if is_enough)
             smaller = "fine-tune a smaller model" if fine_tuning else _smaller_model(config, shards, free_memory)

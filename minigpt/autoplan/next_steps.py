@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.baselines import recorded_baselines
 from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.autoplan.defaults import usual_learning_rate
@@ -19,7 +20,7 @@ from minigpt.data.source_files import path_from_here
 from minigpt.runs.events import ExpectedRange
 from minigpt.runs.find_run import LENGTH
 from minigpt.runs.job import Job
-from minigpt.runs.resume import last_state
+from minigpt.runs.saved_state import last_state
 from minigpt.storage.run_record import Result, RunRecord
 from minigpt.units import count
 
@@ -154,7 +155,7 @@ def _token_frequency_loss(job: Job) -> float | None:
     None if there is no validation text or the losses are of a part of it. Unit: nats per token.
     """
     validation = job.corpus.validation[1:_FREQUENCY_SAMPLE]
-    if job.config.loss_on != "all" or not len(validation):
+    if job.config.scored_role != "all" or not len(validation):
         return None
     counts = job.corpus.token_counts(job.model.config.vocab_size).numpy() + 1  # (V,)
     return float(np.log(counts.sum()) - np.log(counts)[validation].mean())
@@ -197,7 +198,7 @@ def _more_dropout(job: Job) -> tuple[str, ...]:
     has = {"--dropout": job.model.config.dropout}
     more = {"--dropout": has["--dropout"] + 0.2}
     if job.corpus.tokenizer.merges:
-        has["--bpe-dropout"] = job.config.bpe_dropout
+        has["--bpe-dropout"] = all_settings(job.config).bpe_dropout
         more["--bpe-dropout"] = max(0.1, 2 * has["--bpe-dropout"])
     proposed = {option: max(has[option], min(_MOST_DROPOUT, value)) for option, value in more.items()}
     if proposed == has:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.autoplan.defaults import against_overfitting, eval_tokens, optimization_settings
 from minigpt.autoplan.memory_fit import TooLargeError, fit_memory
@@ -97,6 +98,7 @@ def plan_settings(
         processes=processes,
     )  # the same run with other options  # fmt: skip
     notes: list[str] = []
+    asked = all_settings(options.training)
     model, context = _shape(stats, options, preset, base, notes)
     chosen = optimization_settings(options, model, context, stats, device_type, processes, fine_tuning=base is not None)
     if not {"steps", "epochs", "minutes"} & options.given:
@@ -105,7 +107,7 @@ def plan_settings(
     may_shorten = base is None and "context_length" not in options.given and context > _SHORT_CONTEXT
     _check_batch(config, options, stats, _SHORT_CONTEXT if may_shorten else context, processes)
     _check_teachable(config, options, base)
-    distills = config.distill == "on"
+    distills = all_settings(config).distill == "on"
     try:
         config, memory = fit_memory(
             model, config, free_memory, device_type, processes, notes, fine_tuning=base is not None
@@ -140,7 +142,7 @@ def plan_settings(
         distilled = replace(planned, seconds_per_step=timer(model, config).seconds)
         planned = distilled.with_teacher(timing.seconds)
         seen = planned.tokens_seen
-    elif base is None and options.training.distill == "auto" and pays(config, seen, seen / stats.n_tokens):
+    elif base is None and asked.distill == "auto" and pays(config, seen, seen / stats.n_tokens):
         try:
             distilled = plan_with(options.with_training(distill="on"))
         except TooLargeError:  # with a teacher beside the model
@@ -149,7 +151,7 @@ def plan_settings(
             return replace(distilled, is_usual=planned.is_usual)
     if not distills and "distill_weight" in options.given:
         raise ConfigError(
-            f"distill_weight ({config.distill_weight:g}) needs a teacher, and none is trained here; give --distill on"
+            f"distill_weight ({asked.distill_weight:g}) needs a teacher, and none is trained here; give --distill on"
         )
     return _against_overfitting(planned, options, stats, seen, plan_with, fine_tuning=base is not None)
 
@@ -166,9 +168,10 @@ def _shape(
     if base is None:
         model = model.replace(n_positions=context)
     model.check_positions()
-    if options.training.bpe_dropout and not stats.has_merges:
+    dropout = all_settings(options.training).bpe_dropout
+    if dropout and not stats.has_merges:
         raise ConfigError(
-            f"bpe_dropout ({options.training.bpe_dropout:g}) needs a tokenizer that merges bytes, bpe:N or gpt2, "
+            f"bpe_dropout ({dropout:g}) needs a tokenizer that merges bytes, bpe:N or gpt2, "
             "and this one does not; give 0"
         )
     check_fine_tuning(model, options.training)
@@ -199,7 +202,7 @@ def _against_overfitting(
 
 
 def _check_teachable(config: TrainConfig, options: RunOptions, base: GPTConfig | None) -> None:
-    if config.distill == "on" and base is not None:
+    if all_settings(config).distill == "on" and base is not None:
         raise ConfigError(
             f"distill (on) cannot be combined with --from ({options.base}): only a new model learns from a teacher; "
             "omit one of them"
@@ -235,18 +238,20 @@ def _smaller_adapter(
 
     It is None if the user's options allow no such adapter.
     """
-    if config.lora_embedding and "lora_embedding" not in options.given:
+    asked = all_settings(options.training)
+    if all_settings(config).lora_embedding and "lora_embedding" not in options.given:
         planned = plan_with(options.with_training(lora_embedding=False))
         why = "the token embedding is not trained with the adapter, to fit into memory (--lora-embedding)"
     elif (
         fine_tuning
-        and options.training.lora is None
-        and not options.training.freeze
-        and options.training.sharding != "on"  # which no adapter can be combined with
+        and asked.lora is None
+        and not asked.freeze
+        and asked.sharding != "on"  # which no adapter can be combined with
     ):
         planned = plan_with(options.with_training(lora=True))
+        rank = all_settings(planned.training).lora_rank
         why = (
-            f"only an adapter of rank {planned.training.lora_rank} is trained (--lora): training all weights takes "
+            f"only an adapter of rank {rank} is trained (--lora): training all weights takes "
             f"about {error.needed / 1e9:.1f} GB, and {free_memory / 1e9:.1f} GB are free"
         )
     else:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.autoplan.expectation import expected_range, relative_loss
 from minigpt.autoplan.overheads import STARTING, Overheads
@@ -84,7 +85,7 @@ class PlannedSettings:
         """The range in which the bits per byte at the end are expected; None outside the range of the experiments."""
         if not self.is_usual:
             return None
-        sampled = self.training.samples_vocabulary(self.model.vocab_size)
+        sampled = all_settings(self.training).samples_vocabulary(self.model.vocab_size)
         expected = expected_range(self.model, self.tokens_without_teacher, self.stats, sampled=sampled)
         return expected and expected.times(self._with_teacher)
 
@@ -105,7 +106,7 @@ class PlannedSettings:
 
         def seconds(training: TrainConfig, before: float) -> float:
             again = measure(self.model, training)
-            if self.model.dropout or self.training.bpe_dropout or self.training.token_noise:
+            if self.model.dropout or all_settings(self.training).bpe_dropout or all_settings(self.training).token_noise:
                 return again
             is_disturbed = max(again, before) > _DISTURBED * min(again, before)
             return min(again, before) if is_disturbed else (again + before) / 2

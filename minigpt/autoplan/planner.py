@@ -9,6 +9,7 @@ import torch
 
 from minigpt import device
 from minigpt.autoplan import baselines, throughput
+from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.baselines import Baseline, recorded_baselines
 from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.autoplan.measured_plan import MeasuredPlan
@@ -23,8 +24,7 @@ from minigpt.distillation.planning import TEACHER_SHARE
 from minigpt.errors import ConfigError
 from minigpt.native.compiled import why_unavailable
 from minigpt.runs.events import Activity, Event
-from minigpt.runs.plan import FINE_TUNED, Draft, Plan
-from minigpt.runs.planner import Planner
+from minigpt.runs.plan import FINE_TUNED, Draft, Plan, Planner
 from minigpt.storage.run_record import RunRecord
 from minigpt.threads import TOLERANCE, OtherPrograms
 
@@ -61,7 +61,7 @@ def _measured_plan(draft: Draft) -> Generator[Event, None, MeasuredPlan]:
     began, others = time.perf_counter(), OtherPrograms()
     yield Activity("measuring the baselines on the held-out text")
     measured = tuple(baselines.cheap_baselines(corpus))
-    copied = 0.0 if corpus.train_speakers is not None else baselines.copied_share(corpus)  # a chat log repeats prompts
+    copied = 0.0 if corpus.is_chat_log else baselines.copied_share(corpus)  # a chat log repeats prompts
     yield Activity("measuring this machine")
     stats, memory = CorpusStats.of(corpus, measured), device.free_memory(target)
     if base is None:
@@ -69,7 +69,7 @@ def _measured_plan(draft: Draft) -> Generator[Event, None, MeasuredPlan]:
     dtypes: tuple[str, ...] = ()
     if target.type == "cpu":
         memory //= draft.local_processes
-        if base and draft.local_processes == 1 and options.training.base_dtype == "float32":
+        if base and draft.local_processes == 1 and all_settings(options.training).base_dtype == "float32":
             memory += 4 * base.model.config.n_parameters  # its weights are there already, and the run uses them
         dtypes = ("float32", "bfloat16") if device.multiplies_bfloat16_faster() else ("float32",)
     elif (dtype := device.resolve_dtype(options.training.dtype, target)) != torch.float16:
@@ -87,7 +87,7 @@ def _measured_plan(draft: Draft) -> Generator[Event, None, MeasuredPlan]:
         )  # fmt: skip
 
     settings = _measured_settings(plan_with, measure, dtypes)
-    if settings.training.lora and base is not None:
+    if all_settings(settings.training).lora and base is not None:
         _check_adaptable(base.directory, options.base)
     _check_minutes(settings, time.perf_counter() - began)
     if settings.training.minutes is not None:
@@ -132,7 +132,7 @@ def _notes(training: TrainConfig, target: torch.device, others: float, copied: f
             f"about {copied:.0%} of the held-out text also occurs in the training text, so the validation loss will "
             f"look better than it is{advice}"
         )
-    if training.compiles(target.type, sharded=training.sharding == "on"):
+    if training.compiles(target.type, sharded=all_settings(training).sharding == "on"):
         yield "the speed was measured without torch.compile, which may increase it"
     if target.type == "cpu" and (reason := why_unavailable()):
         yield f"PyTorch trains the model, slower than with compiled code: {reason}"

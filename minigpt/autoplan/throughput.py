@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.memory_estimates import activation_bytes, state_bytes
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
@@ -204,7 +205,7 @@ def _timed_steps(
     """Seconds of the gradients and of the update for each of several steps, which take about `seconds` together."""
     untrained = GPT(model)
     prepare_model(untrained, config)
-    teacher = GPT(model).to(device) if config.distill == "on" else None
+    teacher = GPT(model).to(device) if all_settings(config).distill == "on" else None
     parts = build_step_parts(untrained.to(device), text, config, dtype, teacher=teacher)
     train_step = TrainStep(parts, config, device, dtype)
     if device.type != "cpu":
@@ -252,7 +253,8 @@ def _affordable(
         context = config.context_length or model.n_positions
         at_once = min(config.micro_batch_size or config.batch_size, config.batch_size)
         recompute = config.checkpoint_activations == "on"
-        frozen = config.replace(freeze=config.freeze * model.n_layer // layers)  # the same part of the blocks
+        # The same part of the blocks is frozen.
+        frozen = config.replace(freeze=all_settings(config).freeze * model.n_layer // layers)
         kept = activation_bytes(model, context, at_once, recompute=recompute, on_cpu=on_cpu, training=frozen)
         return state_bytes(model, config.optimizer, training=frozen) + model.mask_bytes + kept
 
@@ -270,5 +272,5 @@ def _affordable(
     while model.n_layer > 1 and needs(model, config) > memory:
         model = model.replace(n_layer=model.n_layer - 1)
     if model.n_layer < layers:
-        config = config.replace(freeze=config.freeze * model.n_layer // layers)
+        config = config.replace(freeze=all_settings(config).freeze * model.n_layer // layers)
     return model, config, whole / work(model, config)

@@ -1,5 +1,6 @@
 """The benchmarks by name, each with the sources of its data and the function that runs it."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from minigpt.benchmarks.files import check_packages
 from minigpt.benchmarks.results import BenchmarkFunction, BenchmarkOptions, BenchmarkResult, DataFile
 from minigpt.errors import DataError
 from minigpt.model.gpt import GPT
-from minigpt.pretrained.hub import check_reachable, failure_reason, quiet_hub_logging, transport_errors
+from minigpt.pretrained.hub import failure_reason, quiet_hub_logging, transport_errors
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
@@ -152,5 +153,20 @@ def _download(wanted: _HubFile) -> Path:
 
     repository, file, revision = wanted.repository, wanted.file, wanted.revision
     with quiet_hub_logging():
-        check_reachable(repository, file, revision, repo_type="dataset")
+        _check_reachable(repository, file, revision)
         return Path(hf_hub_download(repository, file, repo_type="dataset", revision=revision))
+
+
+def _check_reachable(repository: str, name: str, revision: str | None) -> None:
+    """Asks the hub for a file once, unless the cache has it, so that an unreachable hub is noticed at once.
+
+    The hub's client would retry for half a minute.
+    Raises: the network's errors, `transport_errors`.
+    """
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
+
+    known = try_to_load_from_cache(repository, name, repo_type="dataset", revision=revision)
+    if not constants.HF_HUB_OFFLINE and not isinstance(known, str):
+        with contextlib.suppress(HfHubHTTPError):  # the hub answers; the download will report its error
+            get_hf_file_metadata(hf_hub_url(repository, name, repo_type="dataset", revision=revision))

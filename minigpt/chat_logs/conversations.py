@@ -3,8 +3,7 @@
 import json
 from collections.abc import Collection, Iterable, Sequence
 
-import numpy as np
-
+from minigpt.chat_logs.chat_corpus import ChatCorpus
 from minigpt.chat_logs.chat_log import (
     CONVERSATION_KEYS,
     WEIGHT_KEYS,
@@ -16,30 +15,26 @@ from minigpt.chat_logs.chat_log import (
 from minigpt.chat_logs.json_files import json_form, may_be_json
 from minigpt.chat_logs.transcript import (
     CHAT_TEMPLATE,
-    ROLES,
-    UNLEARNED,
     TranscriptTracker,
     count_unlearned,
-    speaker_number,
     transcript,
     unmarked,
 )
-from minigpt.data.corpus import Corpus
 from minigpt.data.find_files import shown
 from minigpt.data.records import Record, RecordFields, first_keys
 from minigpt.data.source_files import SourceFile
 from minigpt.data.sources import Scan
-from minigpt.errors import ConfigError, DataError
+from minigpt.errors import DataError
 
 
 class ChatLogs:
-    """What the seam "conversations" asks for; see `minigpt.data.records.Conversations`."""
+    """What the seams "conversations" and "token_reader" ask for; see `Conversations` and `TokenReader` in data/."""
 
-    chat_template, unlearned = CHAT_TEMPLATE, UNLEARNED
-    number = staticmethod(speaker_number)
+    chat_template = CHAT_TEMPLATE
     unmarked = staticmethod(unmarked)
     count_unlearned = staticmethod(count_unlearned)
     tracker = TranscriptTracker
+    open = staticmethod(ChatCorpus.open)
 
     def fields(self, keys: Collection[str], key: str) -> RecordFields:
         """The fields that are read of records with these keys."""
@@ -93,24 +88,12 @@ class ChatLogs:
                 "messages"
             )
 
-    def check_role(self, corpus: Corpus, role: str) -> None:
-        """Checks that the loss can be measured on this role's turns, or on `all`.
+    def find(self, *_: object) -> None:
+        """Nothing: conversations are among the documents of a text."""
 
-        Raises: ConfigError for a role without turns in one of the parts.
-        """
-        speakers = corpus.train_speakers
-        assert speakers is not None
-        found = [each for each in ROLES if (speakers == speaker_number(each)).any()]
-        if role == "all" and not found:
-            raise DataError("every message of this text has weight 0, so there is nothing to learn; remove some")
-        if role != "all" and role not in found:
-            but = " but in messages with weight 0" if (speakers == UNLEARNED).any() else ""
-            raise ConfigError(
-                f"loss_on ({role}) is not a role in this text{but}; give {', '.join(found)}{' or ' * bool(found)}all"
-            )
-        scored = corpus.scored(role)
-        if scored is not None and len(scored) > 1 and not np.any(scored[1:]):
-            raise ConfigError(f"loss_on ({role}) has no turn in the held-out part; give a larger --validation-fraction")
+    def has_tokens(self, _: str) -> bool:
+        """Whether a source names tokens: none does."""
+        return False
 
 
 def _unread_conversations(files: Iterable[SourceFile], text_key: str) -> list[str]:

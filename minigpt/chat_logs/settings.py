@@ -19,6 +19,11 @@ class ChatLogSettings(TrainSettings):
     )
 
     @property
+    def scored_role(self) -> str:
+        """Whose turns the losses are measured on."""
+        return self.loss_on
+
+    @property
     def scored_text(self) -> str:
         """What the losses are measured on, if that is not all of the text: "of the assistant's turns only"."""
         return scored_text_of(self.loss_on)

@@ -154,7 +154,7 @@ def _train(request: "Request", sinks: dict[str, Any], *, resume: bool) -> None:
         from minigpt.cli.render.console import console
         from minigpt.cli.render.run_display import RunDisplay
         from minigpt.cli.train_end import print_how_to_resume, print_next_steps
-        from minigpt.runs.run_job import run_job
+        from minigpt.runs.job import run_job
         from minigpt.runs.sinks import sinks_of
         from minigpt.training.clock import Control
         from minigpt.training.events import Notice

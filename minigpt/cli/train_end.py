@@ -45,7 +45,7 @@ def print_how_to_resume(job: "Job", checkpoints: Path) -> None:
 def how_to_resume(run: "Run", checkpoints: Path, *options: str) -> tuple[str, str]:
     """What is saved of a run that ended early, and the command that continues from it with these options."""
     from minigpt.runs.job import stage_state
-    from minigpt.runs.resume import last_state, weights_without_state
+    from minigpt.runs.saved_state import last_state, weights_without_state
 
     directory, command = run.directory, ("--resume", "--name", run.directory.name)
     if (step := weights_without_state(run)) is not None:

@@ -129,11 +129,6 @@ class TrainSettings(Settings):
         """
 
     @property
-    def loss_on(self) -> str:
-        """The role whose turns of a conversation the losses are measured on; `all` for all of a text."""
-        return "all"
-
-    @property
     def n_processes(self) -> int | None:
         """The number of processes on this machine that train together; None if it was not chosen."""
         return None
@@ -159,6 +154,11 @@ class TrainSettings(Settings):
     def maps_base(self) -> bool:
         """Whether the weights of a model to fine-tune stay on disk until they are read, once."""
         return False
+
+    @property
+    def scored_role(self) -> str:
+        """Whose turns of conversations the losses are measured on; "all" for all of the text."""
+        return "all"
 
     @property
     def scored_text(self) -> str:

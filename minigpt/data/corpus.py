@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, cast, get_args
 
@@ -18,8 +17,7 @@ from minigpt.data.corpus_cache import (
     ProgressCounter,
     cache_key,
     cache_root,
-    map_speakers,
-    map_tokens,
+    map_array,
     resolve_tokenizer,
     write_corpus,
     writing_tokens,
@@ -27,7 +25,7 @@ from minigpt.data.corpus_cache import (
 from minigpt.data.records import conversations
 from minigpt.data.sources import Scan, scan
 from minigpt.data.split import Part, ValidationSplit
-from minigpt.data.token_writer import ByteProgress
+from minigpt.data.token_writer import ByteProgress, hashed_blocks, token_type, tokens_path
 from minigpt.edges import provided
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.bpe_training import requested_vocab_size
@@ -43,12 +41,11 @@ _FEW_TOKENS = 2**28  # of a text from which single tokens are counted; of a long
 class Corpus:
     """A tokenized text, in which every document and every part of one ends with an end-of-text token.
 
-    `train` and `validation` are memory-mapped arrays of ids, (N,) each; `validation` may be empty. If every document is
-    a conversation, `train_speakers` and `validation_speakers` are the numbers of the tokens' speakers, (N,) uint8 each
-    (see `minigpt.data.records.Speakers`). Two corpora have the same `fingerprint` exactly if they have the same
-    arrays. Byte counts are those of the text in UTF-8, about those of files of tokens. `damaged_cache` is the folder
-    whose tokens were damaged, so that the text was tokenized again; None otherwise. In a mixture, `weights` are those
-    of its texts. `has_text` unless the tokens were given as files of tokens.
+    `train` and `validation` are memory-mapped arrays of ids, (N,) each; `validation` may be empty. Two corpora have the
+    same `fingerprint` exactly if they have the same arrays. Byte counts are those of the text in UTF-8, about those of
+    files of tokens. `damaged_cache` is the folder whose tokens were damaged, so that the text was tokenized again; None
+    otherwise. In a mixture, `weights` are those of its texts. `has_text` unless the tokens were given as files of
+    tokens. Edges have subclasses, which they open (see `TokenReader`).
     """
 
     path: Path
@@ -64,8 +61,6 @@ class Corpus:
     skipped: tuple[str, ...]
     source_hash: str
     fingerprint: str
-    train_speakers: npt.NDArray[np.uint8] | None = None
-    validation_speakers: npt.NDArray[np.uint8] | None = None
     damaged_cache: Path | None = None
     weights: tuple[float, ...] = ()
     has_text: bool = True
@@ -171,33 +166,27 @@ class Corpus:
             if record.pop("format") != FORMAT:
                 raise ValueError("another format")
             for reader in provided("token_reader"):
-                if (found := reader.open(folder, record)) is not None:
+                if (found := reader.open(folder, record, tokenizer)) is not None:
                     return cast(Self, found)
-            tokenizer = tokenizer or Tokenizer.load(folder)
-            hashes = record.pop("token_hashes")
-            speaker_hashes = record.pop("speaker_hashes", None)  # only of conversations
-            if speaker_hashes is not None and conversations() is None:
-                raise DataError(f"{folder} has conversations; what reads them is not installed")
-            counts = {part: record.pop(f"{part}_tokens") for part in _PARTS}
-            speakers = {
-                part: None if speaker_hashes is None else map_speakers(folder, part, counts[part], speaker_hashes)
-                for part in _PARTS
-            }
-            return cls(
-                path=folder,
-                tokenizer=tokenizer,
-                train=map_tokens(folder, "train", tokenizer, counts["train"], hashes),
-                validation=map_tokens(folder, "validation", tokenizer, counts["validation"], hashes),
-                train_speakers=speakers["train"],
-                validation_speakers=speakers["validation"],
-                sources=tuple(record.pop("sources")),
-                skipped=tuple(record.pop("skipped")),
-                **record,
-            )
+            return cls(**cls.fields_of_text(folder, record, tokenizer))
         except DataError:
             raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{folder} is not a complete corpus; build it again from its text") from error
+
+    @staticmethod
+    def fields_of_text(folder: Path, record: dict[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
+        """The fields of the corpus of a text that a folder records, of which `record` keeps what is unknown here."""
+        tokenizer = tokenizer or Tokenizer.load(folder)
+        hashes, arrays = record.pop("token_hashes"), dict[str, Any]()
+        for part in _PARTS:
+            arrays[part] = map_array(
+                tokens_path(folder, part), token_type(tokenizer.vocab_size), record.pop(f"{part}_tokens"), hashes[part]
+            )
+            if any(block.max() >= tokenizer.vocab_size for block in hashed_blocks(arrays[part])):
+                raise ValueError(f"the tokens in {folder} are damaged")
+        names = {name: tuple(record.pop(name)) for name in ("sources", "skipped")}
+        return {"path": folder, "tokenizer": tokenizer, **arrays, **names, **record}
 
     def batch(
         self, step: int, size: int, length: int, seed: int, rows: range | None = None, loss_on: str = "all"
@@ -227,19 +216,13 @@ class Corpus:
         Shapes: (B, T + lookahead) each.
         Raises: ConfigError for `loss_on` with a text that is not a chat log.
         """
-        tokens = self._windows(self.train, step, size, length, seed, rows, lookahead)
-        if self.scores_all(loss_on):
-            return tokens, None
-        if self.train_speakers is None:
-            raise self._not_a_chat_log(loss_on)
-        return tokens, _is_scored(
-            self._windows(self.train_speakers, step, size, length, seed, rows, lookahead), loss_on
-        )
+        self.check_loss_on(loss_on)
+        return self._windows(self.train, step, size, length, seed, rows, lookahead), None
 
     def _windows(
         self, tokens: npt.NDArray[Any], step: int, size: int, length: int, seed: int, rows: range | None, lookahead: int
     ) -> npt.NDArray[np.int64]:
-        """`batches.windows` of the tokens of a part, or of their speakers."""
+        """`batches.windows` of the tokens of a part, or of what is known of each of them."""
         return batches.windows(tokens, step, size, length, seed, rows, lookahead)
 
     def token_counts(self, vocab_size: int) -> Tensor:
@@ -255,48 +238,37 @@ class Corpus:
             part = np.concatenate([self.train[start : start + size] for start in range(0, n - size, n // 256)])
         return torch.from_numpy(np.bincount(part, minlength=vocab_size))
 
+    @property
+    def is_chat_log(self) -> bool:
+        """Whether every document is a conversation, so that the speaker of each token is known."""
+        return False
+
     def check_loss_on(self, role: str) -> None:
         """Checks that the loss can be measured on this role's turns, or on `all`.
 
         Raises: ConfigError for a text that is not a chat log, and for a role without turns in one of the parts.
         """
-        if self.scores_all(role):
-            return
-        logs = conversations()
-        if self.train_speakers is None or logs is None:
-            raise self._not_a_chat_log(role)
-        logs.check_role(self, role)
+        if role != "all" and self.weights:
+            raise ConfigError(f"loss_on ({role}) needs a single text, not a mix; omit --mix, or give --loss-on all")
+        if role != "all":
+            which = self.sources[0] if len(self.sources) == 1 else f"{self.sources[0]} or another file"
+            raise ConfigError(
+                f"loss_on ({role}) needs a text in which every document is a conversation, and {which} is not a chat "
+                "log; give all"
+            )
 
     def scores_all(self, role: str) -> bool:
         """Whether the loss includes every token: with `all`, unless messages have weight 0."""
-        return role == "all" and not self._has_unlearned
+        return role == "all"
 
-    @cached_property
-    def _has_unlearned(self) -> bool:
-        parts = self.train_speakers, self.validation_speakers
-        return any(speakers is not None and not _is_scored(speakers, "all").all() for speakers in parts)
-
-    def _not_a_chat_log(self, role: str) -> ConfigError:
-        if self.weights:
-            return ConfigError(f"loss_on ({role}) needs a single text, not a mix; omit --mix, or give --loss-on all")
-        which = self.sources[0] if len(self.sources) == 1 else f"{self.sources[0]} or another file"
-        return ConfigError(
-            f"loss_on ({role}) needs a text in which every document is a conversation, and {which} is not a chat log; "
-            "give all"
-        )
-
-    def first_question(self, most: int) -> str:
+    def first_question(self, most: int) -> str:  # noqa: ARG002
         """The beginning of a held-out conversation up to the assistant's first turn; empty without one of at most
         `most` tokens."""
-        if self.validation_speakers is None:
-            return ""
-        answers = np.flatnonzero(_is_scored(self.validation_speakers[: most + 1], "assistant"))
-        return self.tokenizer.decode(self.validation[: answers[0]].tolist()) if len(answers) else ""
+        return ""
 
-    def scored(self, role: str, part: Part = "validation") -> npt.NDArray[np.bool_] | None:
+    def scored(self, role: str, part: Part = "validation") -> npt.NDArray[np.bool_] | None:  # noqa: ARG002
         """Which tokens of a part the loss on this role's turns includes, (N,); None for all."""
-        speakers = self.validation_speakers if part == "validation" else self.train_speakers
-        return None if speakers is None or self.scores_all(role) else _is_scored(speakers, role)
+        return None
 
     def scored_shares(self, role: str, length: int) -> tuple[float, float]:
         """The share of the training tokens that the loss includes, and of the windows of `length` that have one."""
@@ -305,13 +277,6 @@ class Corpus:
             return 1.0, 1.0
         n_windows = batches.windows_per_epoch(len(scored), length)
         return float(scored.mean()), float(scored[: n_windows * length].reshape(n_windows, -1).any(1).mean())
-
-
-def _is_scored(speakers: npt.NDArray[Any], role: str) -> npt.NDArray[np.bool_]:
-    logs = conversations()
-    assert logs is not None  # they wrote the speakers
-    scored: npt.NDArray[np.bool_] = speakers != logs.unlearned if role == "all" else speakers == logs.number(role)
-    return scored
 
 
 def corpus_fingerprint(text: Scan, tokenizer: Tokenizer, validation_fraction: float | None) -> str:

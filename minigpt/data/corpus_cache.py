@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ import numpy.typing as npt
 from filelock import FileLock
 
 from minigpt.data.sources import Scan
-from minigpt.data.split import Part, ValidationSplit
+from minigpt.data.split import ValidationSplit
 from minigpt.data.token_writer import (
     WRITTEN,
     ByteProgress,
     array_hash,
     chunks,
-    hashed_blocks,
     speakers_path,
     token_type,
     tokens_path,
@@ -82,32 +81,15 @@ def cache_key(*parts: object) -> str:
     return hashlib.sha256(json.dumps([FORMAT, *parts]).encode()).hexdigest()
 
 
-def map_tokens(
-    folder: Path, part: Part, tokenizer: Tokenizer, count: int, hashes: Mapping[str, str]
-) -> npt.NDArray[Any]:
-    """The memory-mapped tokens of one part; ValueError if they are not those that were written."""
-    path, dtype = tokens_path(folder, part), token_type(tokenizer.vocab_size)
+def map_array(path: Path, dtype: np.dtype[Any], count: int, expected_hash: str) -> npt.NDArray[Any]:
+    """A memory-mapped array of the cache, (N,); ValueError if it is not the one that was written."""
     if path.stat().st_size != count * dtype.itemsize:
         raise ValueError(f"{path} is damaged")
-    if not count:  # an empty file cannot be mapped
-        return np.empty(0, dtype)
-    tokens: npt.NDArray[Any] = np.memmap(path, dtype=dtype, mode="r")
-    if array_hash(tokens) != hashes[part] or any(
-        block.max() >= tokenizer.vocab_size for block in hashed_blocks(tokens)
-    ):
+    # An empty file cannot be mapped.
+    array: npt.NDArray[Any] = np.memmap(path, dtype=dtype, mode="r") if count else np.empty(0, dtype)
+    if count and array_hash(array) != expected_hash:
         raise ValueError(f"{path} is damaged")
-    return tokens
-
-
-def map_speakers(folder: Path, part: Part, count: int, hashes: Mapping[str, str]) -> npt.NDArray[np.uint8]:
-    """The memory-mapped speakers of one part's tokens; ValueError if they are not those that were written."""
-    path = speakers_path(folder, part)
-    if path.stat().st_size != count:
-        raise ValueError(f"{path} is damaged")
-    speakers: npt.NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r") if count else np.empty(0, np.uint8)
-    if array_hash(speakers) != hashes[part]:
-        raise ValueError(f"{path} is damaged")
-    return speakers
+    return array
 
 
 def resolve_tokenizer(

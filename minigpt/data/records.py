@@ -13,7 +13,6 @@ from minigpt.errors import DataError
 from minigpt.tokenizer.vocabulary import replace_surrogates
 
 if TYPE_CHECKING:
-    from minigpt.data.corpus import Corpus
     from minigpt.data.sources import Scan
     from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -72,13 +71,6 @@ class Conversations(Protocol):
     def chat_template(self) -> str:
         """The Jinja template by which Hugging Face's libraries write conversations as transcripts."""
 
-    @property
-    def unlearned(self) -> int:
-        """The number in `Speakers` of a message that is read but not learned."""
-
-    def number(self, role: str) -> int:
-        """The number of a role in `Speakers`."""
-
     def fields(self, keys: Collection[str], key: str) -> RecordFields:
         """The fields that are read of records with these keys, if the user named `key`."""
 
@@ -93,9 +85,6 @@ class Conversations(Protocol):
 
     def check(self, text: "Scan", *, is_mixed: bool) -> None:
         """Raises: DataError for marks that have no effect in this text."""
-
-    def check_role(self, corpus: "Corpus", role: str) -> None:
-        """Raises: ConfigError if the loss cannot be measured on the turns of this role."""
 
     def unmarked(self, text: str) -> str:
         """A transcript as a model reads it, without marks."""
@@ -191,7 +180,8 @@ def read_record(row: object, key: str, location: str) -> Record:
     if key not in row:
         also = "" if reader else ", because what reads conversations is not installed"
         raise DataError(
-            f"{location} has no key {key!r}; its keys: {shown_keys(row)}; name the key of the text with --text-key{also}"
+            f"{location} has no key {key!r}; its keys: {shown_keys(row)}; name the key of the text with --text-key"
+            f"{also}"
         )
     if not isinstance(row[key], str):
         raise DataError(f"{location}: the value of {key!r} must be a string, not {json.dumps(row[key])[:40]}")

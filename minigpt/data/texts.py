@@ -71,8 +71,11 @@ class TokenReader(Protocol):
     def has_tokens(self, source: str) -> bool:
         """Whether a source names tokens, not text."""
 
-    def open(self, folder: Path, record: dict[str, Any]) -> Corpus | None:
-        """The corpus that a folder of the cache records in its corpus.json; None if it is one of text."""
+    def open(self, folder: Path, record: dict[str, Any], tokenizer: Tokenizer | None) -> Corpus | None:
+        """The corpus that a folder of the cache records in its corpus.json, of a class of the edge; None for others.
+
+        `tokenizer` is the one in the folder, if it is loaded already.
+        """
 
 
 def find_texts(sources: Sequence[str], reading: ReadingConfig, cache: Path | None = None) -> Texts:

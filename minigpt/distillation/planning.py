@@ -35,7 +35,9 @@ def pays(config: TrainConfig, tokens: float, passes: float) -> bool:
 
     A length in steps or epochs is what the user wants the model to train for, so nothing is added to it.
     """
-    may = not config.lora and not config.freeze and config.sharding != "on"
+    others = {"lora": None, "freeze": 0, "sharding": "off"}  # of other edges, and without them
+    lora, freeze, sharding = (getattr(config, name, default) for name, default in others.items())
+    may = not lora and not freeze and sharding != "on"
     return may and config.minutes is not None and passes >= _PASSES and tokens >= _TOKENS
 
 

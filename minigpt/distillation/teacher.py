@@ -12,9 +12,9 @@ from minigpt.distillation.settings import DistillationSettings
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
 from minigpt.runs.events import Started, TeacherTrained, TrainingEvent
-from minigpt.runs.job import Events, Job, Share, Stage, StageState, Train
-from minigpt.runs.planner import planner
-from minigpt.runs.resume import has_ended, last_state, load_weights, write_changes
+from minigpt.runs.job import Events, Job, Share, Stage, StageState, Train, write_changes
+from minigpt.runs.plan import planner
+from minigpt.runs.saved_state import has_ended, last_state, load_weights
 from minigpt.storage.checkpoint import TRAINING, save_checkpoint
 from minigpt.storage.files import exists
 from minigpt.storage.run import Run

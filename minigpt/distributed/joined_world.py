@@ -105,12 +105,12 @@ def _check_devices(world: "World", request: "Request", resume: bool) -> None:
     """Raises ConfigError or DeviceError, before anything slow begins, if these processes cannot train."""
     # Other machines need not see the folder of the run to resume.
     world.device(world.broadcast_object(requested_devices(request, resume)[1] if world.is_main else None))
-    training = request.options.training
+    training, devices = request.options.training, request.options.training.n_processes
     if "batch_size" in request.options.given:
         world.rows(training.batch_size)
-    if training.devices and training.devices != world.local_size:
+    if devices and devices != world.local_size:
         raise ConfigError(
-            f"devices ({training.devices}) must be {world.local_size}, the number of processes that torchrun or srun "
+            f"devices ({devices}) must be {world.local_size}, the number of processes that torchrun or srun "
             "started on this machine, or be omitted"
         )
 
@@ -118,8 +118,7 @@ def _check_devices(world: "World", request: "Request", resume: bool) -> None:
 def _train_with_main(world: "World") -> None:
     """Receives the job from the main process and trains without output, as every other process does."""
     from minigpt.data.corpus import Corpus
-    from minigpt.runs.job import Share
-    from minigpt.runs.run_job import train_job
+    from minigpt.runs.job import Share, train_job
     from minigpt.training.clock import Control
     from minigpt.training.prepare import prepare_model
 

@@ -33,7 +33,7 @@ _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # on Windows SIGTERM kills
 def requested_devices(request: "Request", resume: bool) -> tuple[int, str]:
     """The number of processes and the device: as requested now, or else as recorded in the run to resume."""
     given, training = request.options.given, request.options.training
-    count, device = training.devices, training.device
+    count, device = training.n_processes, training.device
     if resume and not {"devices", "device"} <= given:
         from minigpt.runs.find_run import find_run
         from minigpt.storage.run import Run
@@ -41,7 +41,7 @@ def requested_devices(request: "Request", resume: bool) -> tuple[int, str]:
         directory = find_run(request)
         recorded = Run.open(directory).record.training if directory is not None else None
         if recorded is not None:
-            count = count if "devices" in given else recorded.devices
+            count = count if "devices" in given else recorded.n_processes
             device = device if "device" in given else recorded.device
     return count or 1, device
 

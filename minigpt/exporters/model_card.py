@@ -254,9 +254,8 @@ def _results(record: RunRecord, config: GPTConfig) -> Iterator[str]:
     tokens = result.validation_tokens or 0
     part = "all" if whole is not None and tokens >= whole - 1 else "a sample"
     scored = "Every token except the first is scored once."
-    loss_on = getattr(record.training, "loss_on", "all")
-    if loss_on != "all":
-        part, scored = f"the {loss_on}'s turns", "No token is scored twice."
+    if record.training is not None and record.training.scored_role != "all":
+        part, scored = f"the {record.training.scored_role}'s turns", "No token is scored twice."
     yield (
         f"Measured on {part} of the validation text: {tokens:,} tokens, in windows of {context:,} tokens that do not "
         f"overlap. {scored} The weights were selected on the same text. To compare "

@@ -91,7 +91,7 @@ def evaluate_held_out(
             "text"
         )
     record = checkpoint.record
-    trained_on = getattr(record.training, "loss_on", "all") if record else "all"  # a setting of the edge of chat logs
+    trained_on = record.training.scored_role if record and record.training else "all"
     loss_on = settings.loss_on or trained_on
     corpus.check_loss_on(loss_on)
     for overlap in held_out_overlap(checkpoint):

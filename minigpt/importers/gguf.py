@@ -16,8 +16,8 @@ import torch
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError, TokenizerError
 from minigpt.importers.gguf_file import GgufFile
-from minigpt.importers.tensor_names import check_shape, find_tensors, lazy_tensors
-from minigpt.pretrained.imported_model import ImportedModel, check_vocabulary
+from minigpt.importers.tensor_names import check_shape, find_tensors
+from minigpt.pretrained.imported_model import ImportedModel, check_vocabulary, lazy_tensors
 from minigpt.storage.huggingface import config_from_huggingface
 from minigpt.storage.tensors import TensorSource
 from minigpt.tokenizer.tokenizer import Tokenizer

@@ -1,15 +1,12 @@
-"""Finds GPT-2's tensors in a file of another program, and reads them under Hugging Face's names."""
+"""Finds GPT-2's tensors in a file of another program."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-
-from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
+from minigpt.pretrained.imported_model import shape_in_file
 from minigpt.storage.huggingface import StoredTensor, stored_tensors
-from minigpt.storage.tensors import LazyTensor
 
 
 def find_tensors(
@@ -28,7 +25,7 @@ def find_tensors(
     """
     names = {}
     for stored in stored_tensors(config):
-        name, expected = name_of(stored), _shape_in_file(stored, transposes)
+        name, expected = name_of(stored), shape_in_file(stored, transposes)
         if name not in shapes:
             raise CheckpointError(f"{path} has no tensor {name!r}, expected of shape {expected}")
         check_shape(path, name, shapes[name], expected)
@@ -36,26 +33,8 @@ def find_tensors(
     return names
 
 
-def lazy_tensors(
-    config: GPTConfig, names: Mapping[str, str], read: Callable[[str, bool], Tensor], *, transposes: bool = False
-) -> dict[str, LazyTensor]:
-    """The tensors with these names in a file, which `read` reads; `transposes` as in `find_tensors`."""
-    return {
-        stored.stored_name: LazyTensor.shaped(
-            partial(read, names[stored.stored_name]),
-            _shape_in_file(stored, transposes),
-            transposed=transposes and stored.transposed,
-        )
-        for stored in stored_tensors(config)
-    }
-
-
 def check_shape(path: Path, name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     """Raises CheckpointError if a tensor in a file has another shape than expected, apart from leading ones."""
     leading = len(shape) - len(expected)
     if leading < 0 or shape[leading:] != expected or any(size != 1 for size in shape[:leading]):
         raise CheckpointError(f"{name!r} in {path} has shape {shape}, expected {expected}")
-
-
-def _shape_in_file(stored: StoredTensor, transposes: bool) -> tuple[int, ...]:
-    return stored.shape[::-1] if transposes and stored.transposed else stored.shape

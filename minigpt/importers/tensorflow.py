@@ -6,8 +6,8 @@ from pathlib import Path
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
 from minigpt.importers.tensor_bundle import TensorBundle
-from minigpt.importers.tensor_names import find_tensors, lazy_tensors
-from minigpt.pretrained.imported_model import ImportedModel, check_vocabulary
+from minigpt.importers.tensor_names import find_tensors
+from minigpt.pretrained.imported_model import ImportedModel, check_vocabulary, lazy_tensors
 from minigpt.storage.byte_file import ByteFile
 from minigpt.storage.files import read_json
 from minigpt.storage.huggingface import config_from_huggingface, infer_config

@@ -80,7 +80,7 @@ def mix(root: Path, fingerprint: str, built: Sequence[Corpus], weights: tuple[fl
     return _joined(folder, fingerprint, built, weights)
 
 
-def open_corpus(folder: Path, record: dict[str, Any]) -> Corpus | None:
+def open_corpus(folder: Path, record: dict[str, Any], tokenizer: Tokenizer | None) -> Corpus | None:
     """The corpus that a folder of the cache records; None if it is one of text.
 
     Raises: DataError if it is damaged, or its files have changed.
@@ -90,7 +90,7 @@ def open_corpus(folder: Path, record: dict[str, Any]) -> Corpus | None:
         return _joined(folder, record["fingerprint"], texts, tuple(weight for _, weight in record["mix"]))
     if "token_files" in record:
         files = [open_token_file(Path(path)) for path in record["token_files"]]
-        return _of_files(folder, files, Tokenizer.load(folder), record)
+        return _of_files(folder, files, tokenizer or Tokenizer.load(folder), record)
     return None
 
 
@@ -128,12 +128,10 @@ def _joined(folder: Path, fingerprint: str, texts: Sequence[Corpus], weights: tu
         "skipped": tuple(name for each in texts for name in each.skipped),
         "source_hash": cache_key(*(each.source_hash for each in texts)),
         "fingerprint": fingerprint,
-        "train_speakers": None,
-        "validation_speakers": None,
         "damaged_cache": next((each.damaged_cache for each in texts if each.damaged_cache), None),
         "weights": weights,
     }
-    return MixedCorpus(**{field.name: getattr(first, field.name) for field in fields(first)} | changed)
+    return MixedCorpus(**{field.name: getattr(first, field.name) for field in fields(Corpus)} | changed)
 
 
 def _write_record(folder: Path, record: dict[str, Any]) -> None:

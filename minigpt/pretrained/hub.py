@@ -134,21 +134,6 @@ def _verify_hash(path: Path, repository: str) -> None:
         )
 
 
-def check_reachable(repository: str, name: str, revision: str | None, *, repo_type: str | None = None) -> None:
-    """Asks the hub for a file once, unless the cache has it, so that an unreachable hub is noticed at once.
-
-    The hub's client would retry for half a minute.
-    Raises: the network's errors, `transport_errors`.
-    """
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import HfHubHTTPError
-
-    known = try_to_load_from_cache(repository, name, repo_type=repo_type, revision=revision)
-    if not constants.HF_HUB_OFFLINE and not isinstance(known, str):
-        with contextlib.suppress(HfHubHTTPError):  # the hub answers; the download will report its error
-            get_hf_file_metadata(hf_hub_url(repository, name, repo_type=repo_type, revision=revision))
-
-
 @contextlib.contextmanager
 def quiet_hub_logging() -> Iterator[None]:
     """Silences the warnings of the hub's client, one for each attempt; the final error says the same."""

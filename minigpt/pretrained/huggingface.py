@@ -181,3 +181,13 @@ HUGGING_FACE = WeightReader(
 def weight_readers() -> tuple[WeightReader, ...]:
     """The readers of weights: Hugging Face's, then those of the installed edges."""
     return (HUGGING_FACE, *(reader for readers in provided("weight_reader") for reader in readers))
+
+
+def find_reader(path: Path, start: bytes) -> WeightReader | None:
+    """The reader that matches a path.
+
+    Other packages are asked first, because theirs are the rarest formats, and Hugging Face's last, because a file that
+    begins with any small number could be safetensors.
+    """
+    groups = ((HUGGING_FACE,), *provided("weight_reader"))
+    return next((reader for group in reversed(groups) for reader in group if reader.matches(path, start)), None)

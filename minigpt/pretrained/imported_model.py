@@ -1,12 +1,16 @@
 """The result of every importer, its tensors by Hugging Face's names, and checks of its tokenizer against its model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.storage.tensors import TensorSource
+from minigpt.storage.huggingface import StoredTensor, stored_tensors
+from minigpt.storage.tensors import LazyTensor, TensorSource
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -51,6 +55,25 @@ class WeightReader:
     single_files: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+
+
+def lazy_tensors(
+    config: GPTConfig, names: Mapping[str, str], read: Callable[[str, bool], Tensor], *, transposes: bool = False
+) -> dict[str, LazyTensor]:
+    """The tensors with these names in a file, which `read` reads; `transposes` as in `find_tensors`."""
+    return {
+        stored.stored_name: LazyTensor.shaped(
+            partial(read, names[stored.stored_name]),
+            shape_in_file(stored, transposes),
+            transposed=transposes and stored.transposed,
+        )
+        for stored in stored_tensors(config)
+    }
+
+
+def shape_in_file(stored: StoredTensor, transposes: bool) -> tuple[int, ...]:
+    """The shape of a tensor in a file; `transposes` as in `lazy_tensors`."""
+    return stored.shape[::-1] if transposes and stored.transposed else stored.shape
 
 
 def may_use_gpt2_vocabulary(config: GPTConfig) -> bool:

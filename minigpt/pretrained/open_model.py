@@ -12,7 +12,7 @@ from minigpt.edges import not_installed
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import accelerate
 from minigpt.pretrained.hub import is_hub_name
-from minigpt.pretrained.huggingface import scales_attention, weight_readers
+from minigpt.pretrained.huggingface import find_reader, scales_attention, weight_readers
 from minigpt.pretrained.imported_model import ImportedModel, check_vocabulary
 from minigpt.storage.adapters import adapter_format, is_adapter
 from minigpt.storage.checkpoint import (
@@ -179,11 +179,10 @@ def open_model(path: Path, *, ids_only: bool = False) -> ImportedModel:
         raise CheckpointError(f"{read_error(path, error)}; give {_forms()}") from error
     if start == _HDF5 or (is_file and path.suffix in _OTHER_FORMS):
         raise _other_form(path, path.suffix if path.suffix in _OTHER_FORMS else ".h5")
-    own, *others = weight_readers()
-    for reader in (*others, own):  # a file that starts with any small number could be safetensors
-        if reader.matches(path, start):
-            return reader.read(path, ids_only)
-    raise CheckpointError(f"{path} has no supported format; give {_forms()}")
+    reader = find_reader(path, start)
+    if reader is None:
+        raise CheckpointError(f"{path} has no supported format; give {_forms()}")
+    return reader.read(path, ids_only)
 
 
 def _find_in_folder(folder: Path) -> Path:

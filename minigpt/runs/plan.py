@@ -1,23 +1,34 @@
-"""The plan of a run: its text, its settings as chosen and given, and the table that shows them."""
+"""The plan of a new run, and the planner: it chooses what the user did not give, here by fixed rules."""
 
 import time
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from minigpt.config import GPTConfig, TrainConfig
+from minigpt.config import GPTConfig, TrainConfig, preset_config
 from minigpt.data.corpus import Corpus
-from minigpt.runs.events import ExpectedRange
+from minigpt.edges import provided
+from minigpt.errors import ConfigError
+from minigpt.runs.events import Event, ExpectedRange
 from minigpt.runs.request import Request
 from minigpt.storage.checkpoint import Checkpoint
-from minigpt.storage.run_record import BaselineRecord
+from minigpt.storage.run_record import BaselineRecord, RunRecord
 from minigpt.training.budget import planned_steps
 from minigpt.units import count, size
 
 FINE_TUNED = "fine-tuned"  # instead of a preset's name, if the model to fine-tune gives the shape
 Row = tuple[str, str, str]
 """A line of a plan's table: what it is, its value, and the options that change it."""
+_MINUTES = 5.0  # of training, unless the text is tiny
+_TINY, _TINY_STEPS = 20_000, 300  # tokens of a text on which a model trains for so many steps
+_SHORT_TEXT = 300_000  # bytes of text, from which on the preset is micro
+_SHORT, _LONG = "nano", "micro"  # presets
+_FINE_TUNING_CONTEXT, _FINE_TUNING_RATE = 256, 5e-5
+_STEP_TOKENS = 1024  # in a batch
+_PATIENCE = 5  # evaluations
 _CENTURY = 100 * 365.25 * 24 * 3600  # seconds; many systems cannot represent a later time
 
 
@@ -122,6 +133,54 @@ class Plan(Draft):
             return f"{_amount(training.minutes, 'minute')}, {_end_time(60 * training.minutes - self.seconds)}"
         length = _amount(training.epochs, "epoch") if training.epochs else count(training.steps or 0, "step")
         return length if self.train_seconds is None else f"{length}, {_end_time(self.train_seconds)}"
+
+
+class Planner:
+    """Chooses settings. An edge provides a subclass at the seam "planner", of which the last one plans."""
+
+    def plan(self, draft: Draft) -> Generator[Event, None, Plan]:
+        """Chooses what the user did not give: a small preset, 5 minutes, batches of 1,024 tokens.
+
+        Raises: ConfigError for options that cannot be combined or do not fit the text.
+        """
+        yield from ()
+        options, base, n_tokens = draft.request.options, draft.base, len(draft.corpus.train)
+        preset = options.preset or (_SHORT if draft.corpus.train_bytes < _SHORT_TEXT else _LONG)
+        if base is None:
+            model = preset_config(preset).replace(vocab_size=draft.corpus.tokenizer.vocab_size, **options.shape)
+            context = min(options.training.context_length or model.n_positions, max(1, n_tokens - 1))
+            model = model.replace(n_positions=context)
+            model.check_positions()
+            chosen: dict[str, Any] = {"optimizer": "muon"}
+        else:
+            model = base.model.config.replace(**options.shape)
+            context = options.training.context_length or min(model.n_positions, _FINE_TUNING_CONTEXT)
+            context = min(context, max(1, n_tokens - 1))
+            if context > model.n_positions:
+                raise ConfigError(f"context_length ({context}) must be at most the model's own ({model.n_positions})")
+            chosen = {"optimizer": "adamw", "learning_rate": _FINE_TUNING_RATE}
+        sequences = min(_STEP_TOKENS, n_tokens // 8) // context
+        chosen |= {"batch_size": max(draft.processes, sequences, 1), "patience": _PATIENCE}
+        if not {"steps", "epochs", "minutes"} & options.given:
+            chosen |= {"steps": _TINY_STEPS} if n_tokens < _TINY else {"minutes": _MINUTES}
+        chosen = {name: value for name, value in chosen.items() if name not in options.given}
+        config = options.training.replace(**chosen | {"context_length": context})
+        config.check_processes(draft.processes)
+        return Plan(**vars(draft), preset=FINE_TUNED if base else preset, model=model, training=config)
+
+    def baselines(self, record: RunRecord) -> tuple[BaselineRecord, ...]:  # noqa: ARG002
+        """The results of simple methods that the evaluations of a run are compared with, the worst first."""
+        return ()
+
+    def suspects(self, record: RunRecord) -> str:  # noqa: ARG002
+        """A sentence on the settings that can be why a run diverged; empty if there are none."""
+        return ""
+
+
+def planner() -> Planner:
+    """The planner of the last edge that has one, else that of the spine."""
+    chosen: type[Planner] = (Planner, *provided("planner"))[-1]
+    return chosen()
 
 
 def _amount(number: float, unit: str) -> str:

@@ -1,16 +1,14 @@
 """Resumes a run: applies the settings that may change, and reads its text again."""
 
-import re
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.token_writer import ByteProgress
 from minigpt.device import resolve_device, resolve_dtype
-from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, RunFinishedError, quoted
+from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, RunFinishedError
 from minigpt.model.gpt import GPT
 from minigpt.runs.changes import asked_after, changes_in, describe, is_free, refuse
 from minigpt.runs.events import Event
@@ -18,15 +16,12 @@ from minigpt.runs.find_run import LENGTH
 from minigpt.runs.job import Job, stage_state
 from minigpt.runs.reading import corpus_record, read_corpus
 from minigpt.runs.request import Request
+from minigpt.runs.saved_state import last_state, load_weights, resume_point, weights_without_state
 from minigpt.shell import join
 from minigpt.storage.adapters import adapter_format, is_adapter, load_trained_state
-from minigpt.storage.checkpoint import CONFIG, config_files, load_checkpoint, read_config
-from minigpt.storage.files import atomic_write, exists
-from minigpt.storage.huggingface import check_size
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import TEXT, Change, Resumable
 from minigpt.storage.runs import next_number
-from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget, planned_steps
 from minigpt.training.events import Notice
@@ -34,50 +29,12 @@ from minigpt.training.prepare import prepare_model
 from minigpt.training.progress import Progress
 
 
-def weights_without_state(run: Run) -> int | None:
-    """The step of the weights of a run that never saved a state, perhaps for lack of space.
-
-    None if it has a state, or has only its initial weights.
-    """
-    if exists(run.last_path):
-        return None
-    path = run.weights_path
-    with TensorFile(path) as file:
-        step = file.metadata.get("step", "0")
-    if not re.fullmatch(r"\d{1,18}", step, re.ASCII):
-        raise CheckpointError(f"{path} is damaged: its step is {quoted(step)}, not a whole number; copy it again")
-    return int(step) or None
-
-
-def has_ended(run: Run) -> bool:
-    """Whether the run has a result, and no older state: if its last state was not saved, an earlier one goes on."""
-    result = run.record.result
-    if result is None:
-        return False
-    state = last_state(run)
-    return state is None or result.step is None or state.step >= result.step
-
-
-def last_state(run: Run) -> Progress | None:
-    """The progress of the run's last saved state, if it has one."""
-    return _progress(run.last_path, run.last_progress())
-
-
-def resume_point(run: Run, budget: Budget) -> Progress | None:
-    """The progress of the saved state from which the run continues with this budget, if it has one."""
-    last = last_state(run)
-    if last is None:
-        return None
-    before = _progress(run.before_cooldown_path, run.before_cooldown_progress())
-    return budget.continues_from(last, before)
-
-
 def resume_run(
     request: Request, directory: Path, processes: int = 1, progress: ByteProgress | None = None
 ) -> Generator[Event, None, Job]:
     """Makes the run in a folder ready to continue, with its own settings, tokenizer and text and the requested changes.
 
-    Writes nothing: `write_changes` does when training begins.
+    Writes nothing: `train_model` does when it begins.
     Raises: ConfigError for what cannot change, or not without `allow_change`, and for a batch of fewer sequences than
     `processes`.
     """
@@ -88,14 +45,6 @@ def resume_run(
     except BaseException:
         run.unlock()
         raise
-
-
-def write_changes(job: Job) -> None:
-    """Writes the changed settings of a resumed run."""
-    run = job.run
-    if read_config(run.directory).dropout != job.model.config.dropout:
-        atomic_write(run.directory / CONFIG, config_files(job.model, job.corpus.tokenizer)[CONFIG])
-    run.update()
 
 
 def _resume(run: Run, request: Request, processes: int, progress: ByteProgress | None) -> Generator[Event, None, Job]:
@@ -123,7 +72,7 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
     resolve_dtype(config.dtype, resolve_device(config.device))  # raises what the trainer would, before the run changes
     config.check_processes(processes)
     corpus = yield from _read_corpus(run, begun, request, reading, tokenizer, progress)
-    corpus.check_loss_on(config.loss_on)
+    corpus.check_loss_on(config.scored_role)
     config.check_tokenizer(corpus.tokenizer)
     before, after = begun.corpus.fingerprint, corpus.fingerprint
     if before != after:
@@ -190,20 +139,6 @@ def _changed_settings(
     return shape, training, reading
 
 
-def load_weights(run: Run) -> tuple[GPT, Tokenizer]:
-    """The run's model and tokenizer. Damaged best weights do not matter if there is a state, which has its own."""
-    try:
-        checkpoint = load_checkpoint(run.directory, "cpu")
-    except CheckpointError:
-        if run.last_progress() is None:
-            raise
-        config = read_config(run.directory)
-        with TensorFile(run.last_path) as state:
-            check_size(config, state)
-        return GPT(config), Tokenizer.load(run.directory)
-    return checkpoint.model, checkpoint.tokenizer
-
-
 def _load_adapted(run: Run, shape: GPTConfig, config: TrainConfig) -> tuple[GPT, Tokenizer]:
     """The base model with the run's adapter, and the run's tokenizer."""
     adapter = adapter_format()
@@ -215,10 +150,6 @@ def _load_adapted(run: Run, shape: GPTConfig, config: TrainConfig) -> tuple[GPT,
         if run.last_progress() is None:
             raise
     return model, Tokenizer.load(run.directory)
-
-
-def _progress(path: Path, entries: dict[str, Any] | None) -> Progress | None:
-    return None if entries is None else Progress.from_dict(entries, f"{path} is damaged: its progress")
 
 
 def _refuse_finished(run: Run, progress: Progress, budget: Budget, changes: list[Change]) -> None:

@@ -21,8 +21,7 @@ from minigpt.run_options import RunOptions
 from minigpt.runs.events import Activity, Event, Planned
 from minigpt.runs.find_run import find_run
 from minigpt.runs.job import Job
-from minigpt.runs.plan import Draft, Plan
-from minigpt.runs.planner import planner
+from minigpt.runs.plan import Draft, Plan, planner
 from minigpt.runs.reading import corpus_record, read_corpus
 from minigpt.runs.request import Request
 from minigpt.runs.resume import resume_run
@@ -71,7 +70,7 @@ def plan_run(
     corpus = yield from read_corpus(
         request.sources, base.tokenizer if base else options.tokenizer, options.reading, progress
     )
-    corpus.check_loss_on(options.training.loss_on)
+    corpus.check_loss_on(options.training.scored_role)
     taken = checkpoints / request.run_name
     draft = Draft(
         request=request, directory=taken, corpus=corpus, base=base, device=target,

@@ -82,7 +82,7 @@ class Evaluator:
     ) -> None:
         self.model, self.corpus, self.config, self.world, self.whole_text = model, corpus, config, world, whole_text
         self.dtype = torch.float32 if world.device(config.device).type == "cpu" else dtype
-        self.scored = corpus.scored(config.loss_on)
+        self.scored = corpus.scored(config.scored_role)
         scored = corpus.validation[1:]
         self.measures = bool(len(scored) and corpus.tokenizer.token_lengths[scored].any())
         self.scored_fraction = 1.0 if self.scored is None or not len(self.scored) else float(self.scored.mean())

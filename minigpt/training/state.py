@@ -33,7 +33,7 @@ class TrainingState:
     def evaluated(self) -> str:
         """Which targets of the validation text an evaluation scores, and in which windows."""
         config = self.train_step.config
-        return f"{config.loss_on}, context {self.train_step.context}, {config.eval_tokens} tokens"
+        return f"{config.scored_role}, context {self.train_step.context}, {config.eval_tokens} tokens"
 
     def has_comparable_losses(self, saved_with: SavedWith) -> bool:
         """Whether a state's validation losses are of the same targets as those of this run."""

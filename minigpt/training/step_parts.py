@@ -61,7 +61,7 @@ class CorpusBatches:
 
     def __init__(self, corpus: Corpus, config: TrainConfig) -> None:
         assert config.context_length is not None
-        self.corpus, self.loss_on = corpus, config.loss_on
+        self.corpus, self.loss_on = corpus, config.scored_role
         self.size, self.context, self.seed = config.sequences_per_step, config.context_length, config.seed
 
     @property

@@ -28,8 +28,8 @@ class SpellingAdamW(torch.optim.AdamW):
     Ba 2015, algorithm 1 (both updates).
     """
 
-    def __init__(self, params: Iterable[Any], embedding: Tensor, features: SpellingFeatures) -> None:
-        super().__init__(params, fused=True)
+    def __init__(self, params: Iterable[Any], embedding: Tensor, features: SpellingFeatures, **settings: Any) -> None:
+        super().__init__(params, **settings)
         self.embedding, device = embedding, embedding.device
         self._of_tokens = _Rows(features.features, features.token_starts, device)
         self._of_features = _Rows(features.tokens, features.feature_starts, device)

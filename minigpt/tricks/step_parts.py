@@ -43,7 +43,7 @@ def _share_updates(parts: StepParts) -> None:
     kind = SpellingAdamW
     if is_installed("native"):
         from minigpt.tricks.compiled_spelling import CompiledSpellingAdamW as kind  # noqa: N813
-    optimizer = kind(adamw.param_groups, parts.model.token_embedding.weight, features)
+    optimizer = kind(adamw.param_groups, parts.model.token_embedding.weight, features, fused=True)
     parts.optimizers = [optimizer, *others]
     if isinstance(parts.loss, SampledLossModel) and parts.world.size == 1:
         parts.loss.sparse_gradient = optimizer.reads_sparse_gradients

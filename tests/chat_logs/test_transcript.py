@@ -24,12 +24,14 @@ from minigpt.chat_logs.transcript import (
     transcript,
     unmarked,
 )
+from minigpt.config import TrainConfig
 from minigpt.data import token_writer
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
 from minigpt.data.split import ValidationSplit
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.tokenizer import Tokenizer
+from minigpt.tricks.batches import NoisyBatches
 
 CONTENT = st.lists(
     st.sampled_from(
@@ -200,7 +202,7 @@ def test_the_same_transcript_as_plain_text_is_another_corpus_without_speakers(tm
     plain = tmp_path / "plain.txt"
     plain.write_bytes(b"".join(chat.tokenizer.decode_bytes(part.tolist()) for part in (chat.train, chat.validation)))
     corpus = Corpus.build(plain, "bytes")
-    assert corpus.train_speakers is None
+    assert not corpus.is_chat_log
     assert corpus.tokenizer.chat_template is None
     assert corpus.fingerprint != chat.fingerprint
 
@@ -220,7 +222,8 @@ def test_re_tokenized_windows_score_the_same_text(tmp_path: Path) -> None:
     corpus = Corpus.build(log(tmp_path), "bpe:300")
 
     def scored_text(dropout: float) -> list[str]:
-        _, targets = corpus.batch(0, 8, 24, 1, None, 0.0, dropout, "assistant")
+        config = TrainConfig(batch_size=8, context_length=24, seed=1, bpe_dropout=dropout, loss_on="assistant")
+        _, targets = NoisyBatches(corpus, config).tensors(0, range(8), 1.0)
         return [corpus.tokenizer.decode([id for id in row if id != -100]) for row in targets.tolist()]
 
     for whole, dropped in zip(scored_text(0.0), scored_text(0.4), strict=True):

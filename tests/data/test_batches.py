@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.data.batches import add_noise, inputs_and_targets, windows, windows_per_epoch
+from minigpt.data.batches import inputs_and_targets, windows, windows_per_epoch
 
 GOLDEN = [20, 748, 196, 132]  # recorded from the first version
 SIZES = st.integers(1, 60), st.integers(1, 20), st.integers(1, 7), st.integers(0, 2**63 - 1)
@@ -97,26 +97,6 @@ def test_the_order_never_changes_so_that_old_runs_resume():
 @pytest.mark.parametrize(("n_tokens", "length", "windows"), [(100, 10, 10), (109, 10, 10), (9, 10, 1), (1, 1, 1)])
 def test_windows_per_epoch_counts_complete_windows_and_is_at_least_one(n_tokens, length, windows):
     assert windows_per_epoch(n_tokens, length) == windows
-
-
-def test_noise_replaces_tokens_by_uniformly_random_ones():
-    noisy = add_noise(torch.zeros(32, 50, dtype=torch.int64), 0.25, 10, step=3, size=32, seed=7)
-    counts = torch.bincount(noisy.flatten(), minlength=10)
-    assert len(counts) == 10
-    assert counts[1:].sum() == pytest.approx(0.25 * 0.9 * 1600, rel=0.15)
-    assert (counts[1:] > 20).all()  # the expected count is 40
-
-
-def test_noise_differs_between_steps_and_is_the_same_however_rows_are_divided():
-    inputs = torch.arange(60).view(6, 10)
-    first, again = (add_noise(inputs, 0.3, 60, step, 6, seed=1) for step in (0, 1))
-    assert not torch.equal(first, again)
-    parts = [
-        add_noise(inputs[rows.start : rows.stop], 0.3, 60, 0, 6, 1, rows)
-        for rows in (range(2), range(2, 5), range(5, 6))
-    ]
-    assert torch.equal(torch.cat(parts), first)
-    assert add_noise(inputs[:0], 0.3, 60, 0, 6, 1, range(0)).shape == (0, 10)
 
 
 def test_windows_include_the_requested_lookahead():

@@ -10,10 +10,10 @@ from builders import random_model
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from minigpt.autoplan.memory_estimates import state_bytes
 from minigpt.config import TrainConfig
 from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.lora.frozen_linear import FrozenLinear, expand
-from minigpt.training.memory import state_bytes
 
 IDS = torch.arange(12).reshape(2, 6)
 

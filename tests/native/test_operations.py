@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minigpt import GPT, GPTConfig
+from minigpt.distillation.step_parts import Teacher
 from minigpt.model.attention import causal_mask
 from minigpt.native import compiled, operations, weight_updates
 from minigpt.native.accelerate import LayerNorm, Linear, accelerate
+from minigpt.native.step_parts import compiled_head_plan, orthogonalize
 from minigpt.training.loss import LossModel, overwrite_with_gradient
-from minigpt.training.muon import orthogonalize
 from minigpt.tricks.sampled_softmax import EXCLUDED
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
@@ -264,7 +265,11 @@ def test_a_model_has_the_gradients_that_it_has_without_the_c_code(
     dropout: float, with_teacher: bool, size: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     student = model(*size, dropout=dropout)
-    module = LossModel(student, model(*size) if with_teacher else None, 0.5).train()
+    module = LossModel(student)
+    module.plan = compiled_head_plan
+    if with_teacher:
+        module.soft_targets = Teacher(model(*size), 0.5)
+    module.train()
     found, fast = training_gradients(module, dtype)
     used = []
     monkeypatch.setattr(operations, "fits", lambda x: used.append(x.shape))

@@ -8,8 +8,7 @@ import pytest
 from minigpt.errors import ConfigError
 from minigpt.run_options import RunOptions
 from minigpt.runs import reading, start_run
-from minigpt.runs.plan import Plan
-from minigpt.runs.planner import Planner
+from minigpt.runs.plan import Plan, Planner
 from minigpt.runs.request import Request
 
 FOX = "the quick brown fox jumps over the lazy dog; "

@@ -11,10 +11,9 @@ from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.model.gpt import GPT
-from minigpt.runs import run_job as module
+from minigpt.runs import job as module
 from minigpt.runs.events import Event, Started
-from minigpt.runs.job import Events, Job, Share, Stage, Train
-from minigpt.runs.run_job import run_job
+from minigpt.runs.job import Events, Job, Share, Stage, Train, run_job
 from minigpt.runs.sinks import Sink
 from minigpt.storage.run import Run
 from minigpt.training.clock import Control

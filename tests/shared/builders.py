@@ -11,7 +11,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from minigpt.cli.app import app
-from minigpt.config import GPTConfig
+from minigpt.config import GPTConfig, TrainConfig
 from minigpt.generation.constraint import TextState
 from minigpt.generation.logits_processors import min_p, top_k, top_p, typical_p
 from minigpt.generation.sampling import Sampler
@@ -19,6 +19,9 @@ from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import bytes_to_unicode
+from minigpt.training.step import TrainStep
+from minigpt.training.step_parts import build_step_parts
+from minigpt.training.world import World
 
 TINY = {"vocab_size": 257, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
 
@@ -33,6 +36,13 @@ def new_model(config: GPTConfig | None = None, *, seed: int = 0, scale: float = 
     for parameter in model.parameters():
         parameter.data.mul_(scale if parameter.dim() == 2 else 1)
     return model.eval()
+
+
+def new_train_step(
+    model: GPT, corpus: Any, config: TrainConfig, world: World | None = None, dtype: torch.dtype = torch.float32
+) -> TrainStep:
+    """A training step on the CPU."""
+    return TrainStep(build_step_parts(model, corpus, config, dtype, world), config, torch.device("cpu"), dtype)
 
 
 def random_model(config: GPTConfig | None = None, *, seed: int = 0, std: float = 0.3, **fields: Any) -> GPT:

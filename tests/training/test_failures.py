@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from builders import new_model, new_pair, new_run
-from torch import Tensor
+from builders import new_model, new_pair, new_run, new_train_step
 
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, TrainingError
-from minigpt.model.gpt import GPT
-from minigpt.runs.resume import resume_point
+from minigpt.runs.saved_state import resume_point
 from minigpt.storage.last_state import LastState
 from minigpt.storage.run import Run
 from minigpt.storage.tensors import TensorFile
@@ -34,7 +32,7 @@ from minigpt.training.memory import is_out_of_memory
 from minigpt.training.progress import Progress
 from minigpt.training.spike_detection import DivergedError, SpikeDetector
 from minigpt.training.state import TrainingState
-from minigpt.training.step import StepResult, TrainStep
+from minigpt.training.step import StepResult
 from minigpt.training.world import ProcessLostError, World
 
 CPU = torch.device("cpu")
@@ -54,17 +52,13 @@ def saved_step(run: Run) -> int:
     return int(progress["step"])
 
 
-def new_train_step(model: GPT, corpus: Corpus, world: World | None = None, **changes: Any) -> TrainStep:
-    return TrainStep(model, corpus, settings(**changes), CPU, torch.float32, world or World())
-
-
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_restoring_the_first_state_clears_the_optimizer_states(corpus: Corpus, optimizer: str) -> None:
-    train_step = new_train_step(new_model(), corpus, optimizer=optimizer)
+    train_step = new_train_step(new_model(), corpus, settings(optimizer=optimizer))
     state = TrainingState(train_step, corpus.fingerprint)
     first = state.capture(Progress())
     first = LastState({name: tensor.clone() for name, tensor in first.tensors.items()}, first.progress)
-    train_step.step(0, 1e-2, 0.0)
+    train_step.step(0, 1e-2)
     assert any(state.optimizer_states().values())
     state.restore(first)
     assert not any(state.optimizer_states().values())
@@ -73,15 +67,15 @@ def test_restoring_the_first_state_clears_the_optimizer_states(corpus: Corpus, o
 @pytest.mark.parametrize("name", ["blocks.0.mlp.up_proj.weight", "token_embedding.weight"])
 def test_a_float16_overflow_changes_no_weight_and_halves_the_loss_scale(corpus: Corpus, name: str) -> None:
     model = new_model()
-    train_step = new_train_step(model, corpus, optimizer="muon")
+    train_step = new_train_step(model, corpus, settings(optimizer="muon"))
     train_step.loss_scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     hook = model.get_parameter(name).register_hook(lambda gradient: gradient * math.inf)
-    (result,) = train_step.step(0, 1e-2, 0.0)
+    (result,) = train_step.step(0, 1e-2)
     assert (result.skipped, result.loss_scale) == (True, 2.0)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     hook.remove()
-    (result,) = train_step.step(1, 1e-2, 0.0)
+    (result,) = train_step.step(1, 1e-2)
     assert (result.skipped, result.loss_scale) == (False, 2.0)
     assert not torch.equal(model.get_parameter(name), before[name])
 
@@ -114,14 +108,14 @@ def test_a_loss_scale_may_be_halved_many_times_in_a_row_until_it_is_below_one() 
 
 
 def test_an_update_that_runs_out_of_memory_is_one_sentence(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    train_step = new_train_step(new_model(), corpus)
+    train_step = new_train_step(new_model(), corpus, settings())
 
     def out_of_memory() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(train_step.optimizers[0], "step", out_of_memory)
     with pytest.raises(TrainingError, match=r"out of memory on cpu in the optimizer's update; give a smaller --preset"):
-        train_step.step(0, 1e-2, 0.0)
+        train_step.step(0, 1e-2)
 
 
 @pytest.mark.parametrize(
@@ -219,12 +213,12 @@ def test_gradients_of_several_processes_stay_in_ddps_buckets(corpus: Corpus) -> 
 
     world = Two()
     for in_buckets, train_step in (
-        (True, new_train_step(new_model(), corpus, world)),
-        (False, new_train_step(new_model(), corpus)),
+        (True, new_train_step(new_model(), corpus, settings(), world)),
+        (False, new_train_step(new_model(), corpus, settings())),
     ):
-        train_step.step(0, 1e-2, 0.0)
+        train_step.step(0, 1e-2)
         assert all(parameter.grad is None for parameter in train_step.parameters)
-        train_step.step(1, 1e-2, 0.0)
+        train_step.step(1, 1e-2)
         kept = [parameter.grad for parameter in train_step.parameters]
         assert all(
             (gradient is not None and not gradient.any()) if in_buckets else gradient is None for gradient in kept
@@ -382,14 +376,14 @@ def test_if_another_process_cannot_compile_this_one_does_not_either(corpus: Corp
         def all_reduce_max(self, values: Sequence[float]) -> list[float]:
             return [max(value, 1.0) for value in values]
 
-    train_step = new_train_step(new_model(), corpus, world=Other())
-    plain = train_step.loss_model.features
+    train_step = new_train_step(new_model(), corpus, settings(), world=Other())
+    plain = train_step.parts.loss.features
     compiled: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "compile", lambda function: compiled.append(function) or function.__call__)
         assert train_step.compile() == "on another process"
     assert compiled == [plain]
-    assert train_step.loss_model.features == plain
+    assert train_step.parts.loss.features == plain
 
 
 def test_the_final_evaluation_reads_no_more_than_the_budget_allows(
@@ -423,8 +417,8 @@ def test_the_final_evaluation_is_expected_to_be_as_fast_as_the_others_without_wh
         take_notices=lambda step: [],
     )  # fmt: skip
     periodic = PeriodicEvaluation(
-        evaluator, SimpleNamespace(record_loss=lambda step, loss: None), checkpointer, Budget(config, None),
-        SimpleNamespace(synchronize=synchronize), SpikeDetector(8.0, 257, CPU),
+        evaluator, checkpointer, Budget(config, None), SimpleNamespace(synchronize=synchronize),
+        SpikeDetector(8.0, 257, CPU),
     )  # type: ignore[arg-type]  # fmt: skip
     progress = Progress()
     list(periodic.evaluate(progress))
@@ -467,17 +461,6 @@ def test_tokens_are_counted_over_batches_of_different_sizes(corpus: Corpus, tmp_
     events = train(model, corpus, settings(steps=6, schedule="constant", batch_size=12), run, resume=True)
     counted = [event.tokens for event in events if isinstance(event, Step)]
     assert counted == [4 * 6 * 16 + 12 * 16, 4 * 6 * 16 + 2 * 12 * 16]
-
-
-def test_a_timed_step_times_gradients_and_update_separately_and_changes_no_weight(corpus: Corpus) -> None:
-    model = new_model()
-    train_step = new_train_step(model, corpus)
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    waits: list[Tensor | None] = []
-    seconds = train_step.timed_step(0, lambda: waits.append(model.token_embedding.weight.grad))
-    assert min(seconds) > 0
-    assert [grad is None for grad in waits] == [False, True]  # after the gradients, and after the update
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
 SCRIPT = """

@@ -27,8 +27,7 @@ from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
-from minigpt.runs.job import Job
-from minigpt.runs.run_job import run_job
+from minigpt.runs.job import Job, run_job
 from minigpt.storage.adapters import load_trained_state
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run

@@ -38,6 +38,7 @@ from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample,
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
 from minigpt.training.spike_detection import RunDivergedError, SpikeDetector
+from minigpt.tricks.batches import NoisyBatches
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 BPE_VOCAB_SIZE = 262
@@ -849,13 +850,13 @@ def test_noise_changes_training_and_no_evaluation(bpe_corpus: Corpus, name: str)
 def test_bpe_dropout_falls_as_the_learning_rate_does(
     bpe_corpus: Corpus, monkeypatch: pytest.MonkeyPatch, schedule: str, shares: list[float]
 ) -> None:
-    read, batch = {}, Corpus.batch
+    read, tensors = {}, NoisyBatches._tokenized_again
 
-    def recorded(self: Corpus, step: int, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        read[step] = arguments[5]
-        return batch(self, step, *arguments)
+    def recorded(self: NoisyBatches, step: int, rows: range, dropout: float) -> tuple[torch.Tensor, torch.Tensor]:
+        read[step] = dropout
+        return tensors(self, step, rows, dropout)
 
-    monkeypatch.setattr(Corpus, "batch", recorded)
+    monkeypatch.setattr(NoisyBatches, "_tokenized_again", recorded)
     config = settings(steps=8, bpe_dropout=0.2, schedule=schedule, cooldown=0.5)
     list(train(new_model(vocab_size=BPE_VOCAB_SIZE), bpe_corpus, config))
     assert [read[step] for step in range(8)] == pytest.approx(shares)

@@ -7,12 +7,12 @@ from builders import random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minigpt.distillation.step_parts import TeacherTargets
 from minigpt.training import loss as loss_module
 from minigpt.training.loss import (
     HeadPlan,
     LogitsGradient,
     LossModel,
-    SoftTargets,
     fused_gradient,
     head_plan,
     next_token_loss,
@@ -153,10 +153,10 @@ def test_the_padding_of_the_logits_rows_is_finite(monkeypatch: pytest.MonkeyPatc
 # Soft targets.
 
 
-def soft_targets(n: int, v: int, c: int, weight: float, dtype: torch.dtype = torch.float32) -> SoftTargets:
+def soft_targets(n: int, v: int, c: int, weight: float, dtype: torch.dtype = torch.float32) -> TeacherTargets:
     generator = torch.Generator().manual_seed(9)
     features = torch.randn(n, c, generator=generator, dtype=dtype)
-    return SoftTargets(features, torch.randn(v, c, generator=generator, dtype=dtype), weight)
+    return TeacherTargets(features, torch.randn(v, c, generator=generator, dtype=dtype), weight)
 
 
 @settings(deadline=None, max_examples=25)
@@ -206,27 +206,3 @@ def test_soft_targets_are_the_same_with_a_padded_vocabulary(gradient: LogitsGrad
     padded = results(HeadPlan(5, 4, pads_vocabulary=True, gradient=gradient))
     for ours, theirs in zip(padded, plain, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_a_teacher_has_no_dropout_and_no_gradient_and_reads_the_scored_positions_only() -> None:
-    torch.manual_seed(1)
-    student, teacher = random_model(), random_model(dropout=0.5, seed=1)
-    model = LossModel(student, teacher, 0.5)
-    model.train()
-    assert student.training
-    assert not teacher.training
-    inputs, targets = torch.randint(37, (2, 2, 8))
-    scored = torch.tensor([1, 2, 11])
-    loss = model(inputs, targets, scored)
-    loss.backward()
-    assert all(parameter.grad is None for parameter in teacher.parameters())
-    rows = [(logits.flatten(0, 1)[scored]).log_softmax(1) for logits in (student(inputs), teacher(inputs))]
-    goal = 0.5 * F.one_hot(targets.flatten()[scored], 257) + 0.5 * rows[1].exp()
-    assert loss.item() == pytest.approx(-(goal * rows[0]).sum(1).mean().item(), rel=1e-5)
-
-
-def test_a_model_that_equals_its_teacher_learns_nothing_from_it() -> None:
-    model = LossModel(random_model(), random_model(), 1.0)
-    model.teacher.load_state_dict(model.model.state_dict())
-    model(*torch.randint(37, (2, 2, 8))).backward()
-    assert all(parameter.grad.abs().max() < 1e-6 for parameter in model.model.parameters())

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import new_model
+from builders import new_model, new_train_step
 from torch import Tensor
 from typer.testing import CliRunner
 
+from minigpt.chat_logs.chat_corpus import ChatCorpus
 from minigpt.chat_logs.transcript import CHAT_TEMPLATE, speaker_number
 from minigpt.cli.app import app
 from minigpt.config import TrainConfig
@@ -24,8 +25,9 @@ from minigpt.training.events import Evaluation, Finished, Notice, Sample, Step
 from minigpt.training.loop import train
 from minigpt.training.progress import Progress
 from minigpt.training.state import TrainingState
-from minigpt.training.step import TrainStep
+from minigpt.training.step_parts import CorpusBatches
 from minigpt.training.world import World
+from minigpt.tricks.batches import NoisyBatches
 
 CPU = torch.device("cpu")
 
@@ -59,8 +61,8 @@ def settings(**fields: Any) -> TrainConfig:
 
 def gradients_of(corpus: Corpus, config: TrainConfig, world: World | None = None) -> tuple[float, list[Tensor]]:
     model = new_model(vocab_size=corpus.tokenizer.vocab_size)
-    step = TrainStep(model, corpus, config, CPU, torch.float32, world or World())
-    loss, _ = step._compute_gradients(2)
+    step = new_train_step(model, corpus, config, world)
+    loss, _ = step.compute_gradients(2)
     return loss.item(), [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 
@@ -71,7 +73,7 @@ def test_a_step_is_that_of_the_mean_loss_of_all_scored_tokens_of_its_batch(
 ) -> None:
     config = settings(micro_batch_size=micro_batch_size, bpe_dropout=bpe_dropout)
     loss, gradients = gradients_of(corpus, config)
-    inputs, targets = corpus.batch(2, 6, 12, config.seed, None, 0.0, bpe_dropout, "assistant")
+    inputs, targets = NoisyBatches(corpus, config).tensors(2, range(6), 1.0)
     model = new_model(vocab_size=corpus.tokenizer.vocab_size)
     expected = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), ignore_index=-100)
     expected.backward()
@@ -97,7 +99,7 @@ class Half(World):
 def test_the_gradients_of_two_processes_add_up_to_those_of_one(corpus: Corpus) -> None:
     config = settings()
     _, whole = gradients_of(corpus, config)
-    _, targets = corpus.batch(2, 6, 12, config.seed, None, 0.0, 0.0, "assistant")
+    _, targets = corpus.batch(2, 6, 12, config.seed, None, "assistant")
     counts = [int((targets[rows.start : rows.stop] != -100).sum()) for rows in (range(2), range(2, 6))]
     assert counts[0] / sum(counts) != pytest.approx(2 / 6)
     (_, first), (_, second) = (
@@ -120,8 +122,8 @@ class Unscored:
 
 def test_a_micro_batch_without_a_scored_token_changes_nothing() -> None:
     model = new_model()
-    step = TrainStep(model, Unscored(), settings(), CPU, torch.float32, World())
-    loss, n_scored = step._compute_gradients(0)
+    step = new_train_step(model, Unscored(), settings())
+    loss, n_scored = step.compute_gradients(0)
     assert loss.item() == 0
     assert n_scored == 0
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in model.parameters())
@@ -130,28 +132,28 @@ def test_a_micro_batch_without_a_scored_token_changes_nothing() -> None:
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_a_step_without_a_scored_token_has_no_loss_and_changes_nothing(corpus: Corpus, optimizer: str) -> None:
     model = new_model(vocab_size=corpus.tokenizer.vocab_size)
-    step = TrainStep(model, corpus, settings(optimizer=optimizer), CPU, torch.float32, World())
-    (scored,) = step.step(0, 1e-3, 0.0)
+    step = new_train_step(model, corpus, settings(optimizer=optimizer))
+    (scored,) = step.step(0, 1e-3)
     assert math.isfinite(scored.loss)
     state = TrainingState(step, "")
     before = {name: tensor.clone() for name, tensor in state.capture(Progress()).tensors.items()}
     assert any("momentum" in name or "exp_avg" in name for name in before)
-    step.corpus = Unscored()
+    step.parts.batches = CorpusBatches(Unscored(), step.config)  # type: ignore[arg-type]
     for number in range(1, 7):  # five skipped steps would be a divergence
-        (result,) = step.step(number, 1e-3, 0.0)
+        (result,) = step.step(number, 1e-3)
         assert math.isnan(result.loss)
         assert not result.skipped
         assert result.gradient_norm == 0
     after = state.capture(Progress()).tensors
     assert after.keys() == before.keys()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
-    step.corpus = corpus
-    assert math.isfinite(step.step(7, 1e-3, 0.0)[0].loss)
+    step.parts.batches = CorpusBatches(corpus, step.config)
+    assert math.isfinite(step.step(7, 1e-3)[0].loss)
 
 
 def test_a_step_of_which_only_another_process_scores_tokens_has_a_loss() -> None:
-    step = TrainStep(new_model(), Unscored(), settings(), CPU, torch.float32, Half(range(6), 5))
-    (result,) = step.step(0, 1e-3, 0.0)
+    step = new_train_step(new_model(), Unscored(), settings(), Half(range(6), 5))
+    (result,) = step.step(0, 1e-3)
     assert result.loss == 5  # the sum with that of the other process
 
 
@@ -307,7 +309,7 @@ def test_the_command_says_what_is_scored_and_compares_it_with_nothing_else(
     assert measured.exit_code == 0, measured.output
     figures = json.loads(measured.stdout)
     corpus = Corpus.build(tmp_path / "log.jsonl", "bytes", validation_fraction=0)
-    assert corpus.train_speakers is not None
+    assert isinstance(corpus, ChatCorpus)
     assert (figures["loss_on"], figures["tokens"]) == (
         "user",
         int((corpus.train_speakers == speaker_number("user")).sum()),

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from minigpt.autoplan.memory_estimates import activation_bytes, state_bytes, teacher_bytes
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
-from minigpt.training.memory import activation_bytes, checkpoint_blocks, state_bytes, teacher_bytes
+from minigpt.training.memory import checkpoint_blocks
 from minigpt.training.optimizers import build_optimizers
 
 

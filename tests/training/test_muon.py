@@ -2,14 +2,13 @@
 
 import pytest
 import torch
+from builders import new_train_step
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.model.gpt import GPT
 from minigpt.native import operations, weight_updates
 from minigpt.training.muon import Muon, orthogonalize
 from minigpt.training.optimizers import build_optimizers
-from minigpt.training.step import TrainStep
-from minigpt.training.world import World
 
 
 class NoBatches:
@@ -145,7 +144,7 @@ def test_a_run_in_bfloat16_orthogonalizes_in_bfloat16_and_one_in_float32_does_no
 def test_the_dtype_of_a_run_reaches_muon(dtype: torch.dtype) -> None:
     model = GPT(GPTConfig(vocab_size=20, n_positions=8, n_embd=16, n_layer=1, n_head=2))
     config = TrainConfig(steps=1, optimizer="muon", context_length=8)
-    _, muon = TrainStep(model, NoBatches(), config, torch.device("cpu"), dtype, World()).optimizers
+    _, muon = new_train_step(model, NoBatches(), config, dtype=dtype).optimizers
     assert isinstance(muon, Muon)
     assert muon.bfloat16 is (dtype == torch.bfloat16)
 

@@ -72,7 +72,7 @@ def print_result(job: Job, finished: Finished, display: TrainingDisplay, process
     rows["speed"] = "no step was taken" if speed is None else f"{speed:,.0f} tokens/s"
     if finished.validation_loss is not None and finished.bits_per_byte is not None:
         rows["best weights"] = f"step {finished.best_step:,}"
-        scored, read = job.corpus.scored(job.config.loss_on), finished.validation_tokens
+        scored, read = job.corpus.scored(job.config.scored_role), finished.validation_tokens
         n_scored = len(job.corpus.validation) - 1 if scored is None else int(scored[1:].sum())  # the first never is
         tokens = f"all {read:,} tokens" if read >= n_scored else f"{read:,} of {n_scored:,} tokens"
         rows["validation loss"] = f"{finished.validation_loss:.4f} nats per token, {tokens}"

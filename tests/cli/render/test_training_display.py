@@ -149,7 +149,7 @@ def panel(sample: Sample, *, width: int = 160) -> str:
 def test_a_sample_shows_what_is_copied_how_much_and_from_where() -> None:
     text = " new\x1b[31m one two three four five six seven eight [bold]new\n"
     found = copying(text, "one two three four five six seven eight", 8)
-    shown = panel(Sample(1200, "Once", text, found, TrainingLocation(2, 93)))
+    shown = panel(Sample(1200, "Once", text, {"memorization": found, "location": TrainingLocation(2, 93)}))
     assert "sample at step 1,200" in shown
     assert "Once new␛[31m ⟦one two three four five six seven eight⟧¹ [bold]new" in shown
     assert "copied from the training text: 80% of 10 words, in runs of 8 words or more; longest run 8 words" in shown
@@ -160,13 +160,14 @@ def test_a_sample_shows_what_is_copied_how_much_and_from_where() -> None:
 @pytest.mark.parametrize("width", [40])
 def test_a_narrow_terminal_shows_everything(width: int) -> None:
     text = " one two three four five six seven eight"
-    shown = panel(Sample(1, "", text, copying(text, text.strip(), 8), TrainingLocation(2, 93)), width=width)
+    measured = {"memorization": copying(text, text.strip(), 8), "location": TrainingLocation(2, 93)}
+    shown = panel(Sample(1, "", text, measured), width=width)
     assert "line 93" in " ".join(shown.replace("│", " ").split())
     assert max(map(len, shown.splitlines())) <= width
 
 
 def test_a_sample_without_a_long_copied_run_shows_no_location() -> None:
-    few = panel(Sample(5, "a", " one two new", copying(" one two new", "one two", 2)))
+    few = panel(Sample(5, "a", " one two new", {"memorization": copying(" one two new", "one two", 2)}))
     assert "longest run 2 words (7 characters)" in few
     assert "⟦" not in few
     assert "training text," not in few

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from minigpt.runs.sinks import SinkSettings
-
 from minigpt.edges import Edge
+from minigpt.runs.sinks import SinkSettings
 from minigpt.settings import setting
 
 EDGE = Edge(

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from minigpt.runs.sinks import Sink, SinkSettings
 from minigpt_csv_log import CsvSettings
 
 from minigpt.runs.events import Event
 from minigpt.runs.job import Job
+from minigpt.runs.sinks import Sink, SinkSettings
 from minigpt.training.events import Evaluation, Finished
 
 

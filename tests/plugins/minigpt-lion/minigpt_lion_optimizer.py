@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from minigpt.training.step_parts import StepParts
 from minigpt_lion import LionSettings
 from torch import Tensor
 
 from minigpt.config import TrainConfig
+from minigpt.training.step_parts import StepParts
 
-_OF_MUON = 0.1  # Lion's learning rate for the one that suits Muon: each element moves by the whole of it
+_OF_MUON = 0.1  # times the learning rate that suits Muon: Lion moves each element by the whole of it
 
 
 class Lion(torch.optim.Optimizer):
@@ -24,14 +24,14 @@ class Lion(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            beta1, beta2 = group["betas"]
+            rate, (beta1, beta2) = _OF_MUON * group["lr"], group["betas"]
             for parameter in group["params"]:
                 gradient = parameter.grad
                 if gradient is None:
                     continue
                 momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.sub_(torch.lerp(gradient, momentum, beta1).sign_(), alpha=group["lr"])
+                parameter.mul_(1 - rate * group["weight_decay"])
+                parameter.sub_(torch.lerp(gradient, momentum, beta1).sign_(), alpha=rate)
                 momentum.lerp_(gradient, 1 - beta2)
 
 
@@ -40,4 +40,4 @@ def use_lion(parts: StepParts, config: TrainConfig, given: dict[str, object]) ->
     if not LionSettings.of(config).lion:
         return
     parameters = [parameter for parameter in parts.model.parameters() if parameter.requires_grad]
-    parts.optimizers = [Lion(parameters, _OF_MUON * config.learning_rate, 0.9, 0.99, config.weight_decay)]
+    parts.optimizers = [Lion(parameters, config.learning_rate, 0.9, 0.99, config.weight_decay)]

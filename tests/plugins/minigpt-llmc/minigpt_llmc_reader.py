@@ -54,7 +54,7 @@ def _open(path: Path, ids_only: bool) -> ImportedModel:
     tensors = lazy_tensors(config, {name: name for name in shapes}, read, transposes=True)
     tokenizer = Tokenizer.named("gpt2")
     notes = check_vocabulary(tokenizer, config, path)
-    return ImportedModel(config, TensorSource(path, tensors, {}), tokenizer, tuple(notes))
+    return ImportedModel(config, TensorSource(path, tensors, lambda: None), tokenizer, tuple(notes))
 
 
 READERS = (WeightReader(matches=_matches, read=_open, files=("llm.c's .bin",)),)

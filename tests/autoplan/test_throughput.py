@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from minigpt.autoplan import throughput
-from minigpt.autoplan.throughput import Peak, peak, seconds_per_step
+from minigpt.autoplan.memory_estimates import state_bytes
+from minigpt.autoplan.throughput import Peak, peak, seconds_per_step, timed_step
 from minigpt.config import PRESETS, GPTConfig, TrainConfig
 from minigpt.errors import TrainingError
-from minigpt.training.memory import state_bytes
+from minigpt.model.gpt import GPT
 from minigpt.training.step import TrainStep
+from minigpt.training.step_parts import build_step_parts
 
 
 class RandomTokens:
@@ -163,7 +166,7 @@ def test_the_time_of_the_gradients_scales_with_arithmetic_and_that_of_the_update
 ) -> None:
     model, config = TINY.replace(n_layer=6), TrainConfig(steps=1, context_length=8, batch_size=16)
     flops = model.flops_per_token(8) * 8 * 16
-    monkeypatch.setattr(TrainStep, "timed_step", lambda *_: (0.7, 0.5))
+    monkeypatch.setattr(throughput, "timed_step", lambda *_: (0.7, 0.5))
     for share, layers in ((1, 6), (4, 6), (64, 1)):  # only this share of the step is affordable
         monkeypatch.setattr(throughput, "peak", lambda *_, share=share: Peak(flops / share / 0.8, "made up"))
         small, _, scale = throughput._affordable(model, config, flops / share, sys.maxsize, on_cpu=True)
@@ -175,7 +178,7 @@ def test_the_time_of_the_gradients_scales_with_arithmetic_and_that_of_the_update
 
 def test_the_time_is_the_median_of_the_steps_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     took = iter([(0.3, 0.1), (0.3, 0.03), (0.1, 0.02), (0.2, 0.05)])
-    monkeypatch.setattr(TrainStep, "timed_step", lambda *_: next(took))
+    monkeypatch.setattr(throughput, "timed_step", lambda *_: next(took))
     monkeypatch.setattr(throughput, "peak", lambda *_: Peak(1e18, "made up"))
     config = TrainConfig(steps=1, context_length=8, batch_size=4)
     assert seconds_per_step(TINY, config, CPU, TEXT, seconds=1.0) == pytest.approx(0.2 + 0.03)
@@ -186,8 +189,21 @@ def test_running_out_of_memory_while_measuring_is_one_sentence(monkeypatch: pyte
     def runs_out(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory") if ours else RuntimeError("a bug")
 
-    monkeypatch.setattr(TrainStep, "timed_step", runs_out)
+    monkeypatch.setattr(throughput, "timed_step", runs_out)
     config = TrainConfig(steps=1, context_length=8, batch_size=4)
     message = r"width 8 \(n_embd\) needs more memory than cpu has, .* shorter --context-length" if ours else "^a bug$"
     with pytest.raises(TrainingError if ours else RuntimeError, match=message):
         seconds_per_step(TINY, config, CPU, TEXT)
+
+
+def test_a_timed_step_times_gradients_and_update_separately_and_changes_no_weight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, config = GPT(TINY), TrainConfig(steps=1, context_length=8, batch_size=4)
+    train_step = TrainStep(build_step_parts(model, TEXT, config), config, CPU, torch.float32)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    waits: list[Tensor | None] = []
+    monkeypatch.setattr(throughput, "_wait", lambda _: waits.append(model.token_embedding.weight.grad))
+    assert min(timed_step(train_step, 0)) > 0
+    assert [grad is None for grad in waits] == [False, True]  # after the gradients, and after the update
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())

@@ -7,10 +7,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
+from minigpt.tricks.batches import NoisyBatches
 from minigpt.tricks.bpe_dropout import BPEDropout
 
 TEXT = (
@@ -139,14 +141,14 @@ def test_a_tokenizer_without_merges_is_refused_by_name(spec):
 def test_a_batch_is_the_same_however_its_rows_are_divided_and_different_in_every_step(tmp_path):
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     corpus = Corpus.build([tmp_path / "text.txt"], "bpe:420", cache=tmp_path / "cache")
-    whole_batch = corpus.batch(5, 6, 16, 1, bpe_dropout=0.3, noise=0.1)
-    parts = [
-        corpus.batch(5, 6, 16, 1, rows, bpe_dropout=0.3, noise=0.1) for rows in (range(2), range(2, 5), range(5, 6))
-    ]
+    config = TrainConfig(batch_size=6, context_length=16, seed=1, bpe_dropout=0.3)
+    noisy, dropped = (NoisyBatches(corpus, config.replace(token_noise=noise)) for noise in (0.1, 0.0))
+    whole_batch = noisy.tensors(5, range(6), 1.0)
+    parts = [noisy.tensors(5, rows, 1.0) for rows in (range(2), range(2, 5), range(5, 6))]
     for side in (0, 1):
         assert whole_batch[side].equal(parts[0][side].new_tensor([r for p in parts for r in p[side].tolist()]))
-    assert corpus.batch(5, 6, 16, 1, range(0), bpe_dropout=0.3)[0].shape == (0, 16)
-    inputs, targets = corpus.batch(5, 6, 16, 1, bpe_dropout=0.3)
+    assert dropped.tensors(5, range(0), 1.0)[0].shape == (0, 16)
+    inputs, targets = dropped.tensors(5, range(6), 1.0)
     assert inputs[:, 1:].equal(targets[:, :-1])
     plain, _ = corpus.batch(5, 6, 16, 1)
     assert inputs[:, 0].tolist() != inputs[:, 1].tolist()

@@ -17,7 +17,7 @@ import minigpt
 from minigpt.cli.app import app
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.reports.run_report import run_data
-from minigpt.runs import run_job
+from minigpt.runs import job
 from minigpt.runs.events import Started, TeacherTrained
 from minigpt.storage.run import Run
 from minigpt.storage.tensors import load_tensors
@@ -163,8 +163,8 @@ def test_a_new_dropout_is_also_that_of_a_teacher_in_training(here: Path, monkeyp
         if isinstance(event, Step):
             break
     models = []
-    plain = run_job.loop.train
-    monkeypatch.setattr(run_job.loop, "train", lambda model, *a, **k: models.append(model) or plain(model, *a, **k))
+    plain = job.loop.train
+    monkeypatch.setattr(job.loop, "train", lambda model, *a, **k: models.append(model) or plain(model, *a, **k))
     list(fit("fox", resume=True, dropout=0.3, allow_change=True))
     assert [model.config.dropout for model in models] == [0.3, 0.3]
     assert [model.blocks[0].attention.dropout for model in models] == [0.3, 0.3]

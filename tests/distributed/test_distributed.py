@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed import HashStore
 
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.distributed.launchers import Placement, environment_of
-from minigpt.distributed.process_group import ProcessGroup, init_world, local_device
+from minigpt.distributed.launchers import environment_of
+from minigpt.distributed.process_group import init_world, local_device
 from minigpt.errors import CheckpointError, ConfigError, DeviceError
 from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
@@ -310,18 +309,6 @@ def test_a_missing_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv(missing)
     with pytest.raises(ConfigError, match=rf"the environment variable {missing} \(absent\) must be a number"):
         init_world()
-
-
-def test_weights_with_spelling_features_are_never_sharded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    place = Placement(launcher="torchrun", rank=0, size=2, local_rank=0, local_size=2, host="localhost", port=1)
-    group, model, config = ProcessGroup(place, HashStore(), 0), GPT(GPTConfig(**SHAPE)), TrainConfig(context_length=16)
-    monkeypatch.setattr(ProcessGroup, "_is_free", lambda *_: True)
-    group.shard(model, config.replace(spelling_features=True), torch.device("cpu"))
-    assert not group.is_sharded
-    monkeypatch.setattr(ProcessGroup, "_is_free", lambda *_: False)
-    with pytest.raises(ConfigError, match=r"^spelling_features needs unsharded .* give --no-spelling-features$"):
-        group.shard(model, config.replace(spelling_features=True), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("settings", [{"lora": True}, {"freeze": 1}, {"distill": "on"}])

@@ -1,5 +1,6 @@
 """Sampled softmax: the samples, and the loss and gradients against the plain formula."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,19 @@ from torch import Tensor
 
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
+from minigpt.distillation.step_parts import Teacher, TeacherTargets
 from minigpt.model.gpt import GPT
 from minigpt.training.loop import train
-from minigpt.training.loss import HeadPlan, LossModel, SoftTargets, next_token_loss, overwrite_with_gradient
+from minigpt.training.loss import HeadPlan, LossModel, next_token_loss, overwrite_with_gradient
 from minigpt.training.step import local_gradients
-from minigpt.tricks.sampled_softmax import EXCLUDED, StepVocabulary, TokenSampler, inclusion_probabilities
+from minigpt.tricks.sampled_softmax import (
+    EXCLUDED,
+    SampledLossModel,
+    StepVocabulary,
+    TokenSampler,
+    correct_,
+    inclusion_probabilities,
+)
 
 COUNTS = torch.arange(400, 0, -1) ** 2  # of 400 tokens, the first the most frequent
 
@@ -52,7 +61,7 @@ def test_a_sample_depends_on_the_seed_and_the_step_only() -> None:
 
 
 def plain_loss(
-    features: Tensor, head: Tensor, targets: Tensor, corrections: Tensor, soft: SoftTargets | None
+    features: Tensor, head: Tensor, targets: Tensor, corrections: Tensor, soft: TeacherTargets | None
 ) -> Tensor:
     """The same loss by the formula over all of the vocabulary."""
 
@@ -85,10 +94,12 @@ def test_sampled_loss_and_gradients_equal_the_formula(
 
     features, head = normal(b, t, 5).requires_grad_(), normal(v, 5).requires_grad_()
     targets = torch.randint(v, (b, t), generator=generator)
-    soft = SoftTargets(normal(b * t, 3), normal(v, 3), 0.3) if with_teacher else None
+    soft = TeacherTargets(normal(b * t, 3), normal(v, 3), 0.3) if with_teacher else None
     corrections = TokenSampler(torch.arange(v), size, seed=v).corrections(t)
     plan = HeadPlan(rows, max(1, rows // 2), pads_vocabulary=pads, gradient=overwrite_with_gradient)
-    loss = next_token_loss(features, head, targets, plan=plan, soft=soft, corrections=corrections)
+    loss = next_token_loss(
+        features, head, targets, plan=plan, soft=soft, correct=partial(correct_, corrections=corrections)
+    )
     found = torch.autograd.grad(loss * 0.5, (features, head))
     expected = plain_loss(features, head, targets, corrections, soft)
     torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
@@ -102,19 +113,22 @@ def test_a_step_on_its_own_tokens_has_the_gradients_of_the_whole_vocabulary(
     with_teacher: bool, scored: list[int] | None
 ) -> None:
     model, teacher = (new_model(vocab_size=400, n_positions=8, scale=3, seed=seed) for seed in (0, 1))
-    module = LossModel(model, teacher if with_teacher else None, 0.3)
+    loss = LossModel(model)
+    if with_teacher:
+        loss.soft_targets = Teacher(teacher, 0.3)
+    module = SampledLossModel.of(loss)
     generator = torch.Generator().manual_seed(1)
     inputs, targets = torch.randint(400, (2, 2, 8), generator=generator)
     corrections = TokenSampler(COUNTS, 100, seed=1).corrections(0)
     places = torch.arange(16) if scored is None else torch.tensor(scored)
     own = None if scored is None else places
-    found = module(inputs, targets, own, StepVocabulary.of(inputs, targets, corrections, own))
+    found = module(inputs, targets, own, *StepVocabulary.of(inputs, targets, corrections, own))
     found.backward()
     rows = [parameter.grad for parameter in model.parameters()]
     features = model.features(inputs).flatten(0, 1)[places]
     soft = None
     if with_teacher:
-        soft = SoftTargets(teacher.features(inputs).flatten(0, 1)[places], teacher.token_embedding.weight, 0.3)
+        soft = TeacherTargets(teacher.features(inputs).flatten(0, 1)[places], teacher.token_embedding.weight, 0.3)
     expected = plain_loss(features, model.token_embedding.weight, targets.flatten()[places], corrections, soft)
     torch.testing.assert_close(found, expected)
     for ours, theirs in zip(rows, torch.autograd.grad(expected, list(model.parameters())), strict=True):
@@ -140,7 +154,7 @@ def test_the_tokens_of_a_step_are_a_multiple_of_128_or_all(vocab_size: int, expe
 @pytest.mark.parametrize("scored", [None, [0, 3, 9]])
 def test_a_sparse_gradient_has_the_rows_of_the_whole_one(scored: list[int] | None) -> None:
     model = new_model(vocab_size=400, n_positions=8, scale=3)
-    module, generator = LossModel(model), torch.Generator().manual_seed(1)
+    module, generator = SampledLossModel(model), torch.Generator().manual_seed(1)
     inputs, targets = torch.randint(400, (2, 2, 8), generator=generator)
     corrections = TokenSampler(COUNTS, 100, seed=1).corrections(0)
     found = []
@@ -149,7 +163,7 @@ def test_a_sparse_gradient_has_the_rows_of_the_whole_one(scored: list[int] | Non
         for rows in (slice(0, 1), slice(1, 2)):  # two micro-batches
             places = None if scored is None else torch.tensor(scored[:1])
             vocabulary = StepVocabulary.of(inputs[rows], targets[rows], corrections, places)
-            module(inputs[rows], targets[rows], places, vocabulary).backward()
+            module(inputs[rows], targets[rows], places, *vocabulary).backward()
         gradients = local_gradients(list(model.parameters()))
         found.append((model.token_embedding.weight.grad, torch.nn.utils.get_total_norm(gradients)))
     (whole, norm), (sparse, same) = found
@@ -166,19 +180,21 @@ def test_a_sample_of_all_tokens_gives_the_exact_loss() -> None:
     features, head, targets = torch.randn(2, 7, 8), torch.randn(400, 8), torch.randint(400, (2, 7))
     everything = TokenSampler(COUNTS, 400, seed=1).corrections(0)
     exact = next_token_loss(features, head, targets)
-    torch.testing.assert_close(next_token_loss(features, head, targets, corrections=everything), exact)
+    torch.testing.assert_close(
+        next_token_loss(features, head, targets, correct=partial(correct_, corrections=everything)), exact
+    )
 
 
 def test_in_bfloat16_the_loss_and_gradients_are_those_of_float32_within_rounding() -> None:
     torch.manual_seed(1)
     features, head = torch.randn(1, 64, 32), 0.2 * torch.randn(400, 32)
     targets, corrections = torch.randint(400, (1, 64)), TokenSampler(COUNTS, 100, seed=1).corrections(0)
-    soft = SoftTargets(torch.randn(64, 16), 0.2 * torch.randn(400, 16), 0.5)
+    soft = TeacherTargets(torch.randn(64, 16), 0.2 * torch.randn(400, 16), 0.5)
     results = []
     for enabled in (False, True):
         x, weight = features.clone().requires_grad_(), head.clone().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            loss = next_token_loss(x, weight, targets, soft=soft, corrections=corrections)
+            loss = next_token_loss(x, weight, targets, soft=soft, correct=partial(correct_, corrections=corrections))
         results.append((loss.detach(), *torch.autograd.grad(loss, (x, weight))))
     for exact, rounded in zip(*results, strict=True):
         assert (exact - rounded).norm() <= 0.02 * exact.norm()  # bfloat16 keeps 8 bits: a few roundings of 0.4 %

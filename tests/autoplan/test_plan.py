@@ -12,13 +12,13 @@ from minigpt.autoplan import plan_settings as planning
 from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.autoplan.defaults import eval_tokens
 from minigpt.autoplan.expectation import expected_range
+from minigpt.autoplan.memory_estimates import state_bytes
 from minigpt.autoplan.plan_settings import plan_preset, plan_settings
 from minigpt.autoplan.planned_settings import PlannedSettings
 from minigpt.autoplan.throughput import StepTimer
 from minigpt.config import PRESETS, GPTConfig, TrainConfig
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.run_options import RunOptions
-from minigpt.training.memory import state_bytes
 
 BOOK = CorpusStats(n_tokens=400_000, n_bytes=1_200_000, vocab_size=2048, entropy=2.3)
 

@@ -1,13 +1,15 @@
 """SpellingAdamW: tokens of like spelling share a part of their embedding's updates."""
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from builders import new_model, new_run
 
+from minigpt.autoplan.memory_estimates import state_bytes
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import ConfigError
@@ -17,8 +19,9 @@ from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.loop import train
-from minigpt.training.memory import state_bytes
-from minigpt.training.optimizers import build_optimizers
+from minigpt.training.step_parts import StepParts, build_step_parts
+from minigpt.training.world import World
+from minigpt.tricks.compiled_spelling import CompiledSpellingAdamW
 from minigpt.tricks.spelling import SpellingFeatures
 from minigpt.tricks.spelling_updates import FEATURE_STATES, SpellingAdamW
 
@@ -30,19 +33,18 @@ def features() -> SpellingFeatures:
     return SpellingFeatures.from_pairs(tokens, numbers, 5, 2)
 
 
-@pytest.fixture(params=["in C", "by PyTorch"])
-def computed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=[SpellingAdamW, CompiledSpellingAdamW], ids=["by PyTorch", "in C"])
+def kind(request: pytest.FixtureRequest) -> type[SpellingAdamW]:
     """By what the embedding's update is computed."""
-    if request.param == "by PyTorch":
-        monkeypatch.setattr(weight_updates, "update_fits", lambda weight: False)
-    elif not operations.fits(torch.zeros(1)):
+    if request.param is CompiledSpellingAdamW and not operations.fits(torch.zeros(1)):
         pytest.skip("the C code is not compiled, or this processor lacks AVX2")
-    return str(request.param)
+    return request.param  # type: ignore[no-any-return]
 
 
-@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_the_embedding_is_that_of_a_token_and_its_features_both_trained_by_adam(decay: float) -> None:
+def test_the_embedding_is_that_of_a_token_and_its_features_both_trained_by_adam(
+    kind: type[SpellingAdamW], decay: float
+) -> None:
     torch.manual_seed(0)
     settings = {"lr": 0.01, "betas": (0.8, 0.9), "weight_decay": 0.0}
     own, vectors = torch.randn(5, 3, requires_grad=True), torch.zeros(2, 3, requires_grad=True)
@@ -51,7 +53,7 @@ def test_the_embedding_is_that_of_a_token_and_its_features_both_trained_by_adam(
         matrix[token, feature] = 1
     embedding = own.detach().clone().requires_grad_()
     explicit = torch.optim.AdamW([own, vectors], **settings)
-    shared = SpellingAdamW([embedding], embedding, features(), **(settings | {"weight_decay": decay}))
+    shared = kind([embedding], embedding, features(), **(settings | {"weight_decay": decay}))
     for _ in range(5):
         gradient = torch.randn(5, 3)
         gradient[3:] = 0
@@ -66,13 +68,12 @@ def test_the_embedding_is_that_of_a_token_and_its_features_both_trained_by_adam(
         torch.testing.assert_close(embedding.detach(), (own + matrix @ vectors).detach())
 
 
-@pytest.mark.usefixtures("computed")
-def test_a_gradient_by_rows_is_that_of_the_whole_embedding_bit_for_bit() -> None:
+def test_a_gradient_by_rows_is_that_of_the_whole_embedding_bit_for_bit(kind: type[SpellingAdamW]) -> None:
     results = []
     for sparse in (False, True):
         generator = torch.Generator().manual_seed(0)
         embedding = torch.randn(5, 40, generator=generator).requires_grad_()
-        optimizer = SpellingAdamW([embedding], embedding, features(), lr=0.1)
+        optimizer = kind([embedding], embedding, features(), lr=0.1)
         for _ in range(3):
             gradient = torch.randn(5, 40, generator=generator)
             gradient[[0, 3]] = 0
@@ -89,7 +90,7 @@ def test_c_and_pytorch_continue_each_other_s_states(monkeypatch: pytest.MonkeyPa
     for in_c in ([True] * 4, [False] * 4, [True, True, False, False], [False, False, True, True]):
         generator = torch.Generator().manual_seed(0)
         embedding = torch.randn(5, 40, generator=generator).requires_grad_()
-        optimizer = SpellingAdamW([embedding], embedding, features(), lr=0.1)
+        optimizer = CompiledSpellingAdamW([embedding], embedding, features(), lr=0.1)
         for use in in_c:
             with monkeypatch.context() as patch:
                 if not use:
@@ -101,10 +102,11 @@ def test_c_and_pytorch_continue_each_other_s_states(monkeypatch: pytest.MonkeyPa
         torch.testing.assert_close(other, results[0])
 
 
-@pytest.mark.usefixtures("computed")
-def test_a_token_without_gradient_moves_with_those_of_like_spelling_only() -> None:
+def test_a_token_without_gradient_moves_with_those_of_like_spelling_only(
+    kind: type[SpellingAdamW],
+) -> None:
     embedding = torch.zeros(5, 3, requires_grad=True)
-    optimizer = SpellingAdamW([embedding], embedding, features(), lr=0.1, weight_decay=0.0)
+    optimizer = kind([embedding], embedding, features(), lr=0.1, weight_decay=0.0)
     embedding.grad = torch.zeros(5, 3)
     embedding.grad[2] = 1.0  # which has feature 1, like the tokens 1 and 4
     optimizer.step()
@@ -113,28 +115,46 @@ def test_a_token_without_gradient_moves_with_those_of_like_spelling_only() -> No
     torch.testing.assert_close(embedding[2].detach(), torch.full((3,), -0.2))
 
 
+def parts_of(features: SpellingFeatures, model: GPT, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> StepParts:
+    """The parts of a step with these features."""
+    monkeypatch.setattr(SpellingFeatures, "of", lambda *_: features)
+    config = TrainConfig(steps=1, context_length=8, spelling_features=True, **settings)
+    return build_step_parts(model, cast(Any, SimpleNamespace(tokenizer=None)), config)
+
+
 @pytest.mark.parametrize("name", ["muon", "adamw"])
-def test_the_embeddings_have_a_weight_decay_of_their_own(name: Any) -> None:
+def test_the_embeddings_have_a_weight_decay_of_their_own(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = GPT(GPTConfig(vocab_size=5, n_positions=8, n_embd=8, n_layer=1, n_head=2))
-    config = TrainConfig(steps=1, weight_decay=0.5, embedding_weight_decay=2.0, learning_rate=0.1, optimizer=name)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    parts = parts_of(
+        features(), model, monkeypatch,
+        weight_decay=0.5, embedding_weight_decay=2.0, learning_rate=0.1, optimizer=name,
+    )  # fmt: skip
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    for optimizer in build_optimizers(model, config, features=features()):
+    for optimizer in parts.optimizers:
         optimizer.step()
     for name, parameter in model.named_parameters():
         kept = 1.0 if parameter.dim() < 2 else 0.8 if "embedding" in name else 0.95
         torch.testing.assert_close(parameter.detach(), kept * before[name])
 
 
-def test_a_vocabulary_without_common_spellings_has_plain_adamw() -> None:
+def test_a_vocabulary_without_common_spellings_has_plain_adamw(monkeypatch: pytest.MonkeyPatch) -> None:
     model = GPT(GPTConfig(vocab_size=5, n_positions=8, n_embd=8, n_layer=1, n_head=2))
     none = SpellingFeatures.from_pairs(np.zeros(0, int), np.zeros(0, int), 5, 0)
-    with_features, without = (
-        build_optimizers(model, TrainConfig(steps=1), features=each)[0] for each in (features(), none)
-    )
+    with_features, without = (parts_of(each, model, monkeypatch).optimizers[0] for each in (features(), none))
     assert isinstance(with_features, SpellingAdamW)
     assert not isinstance(without, SpellingAdamW)
+
+
+def test_features_need_weights_that_fit_into_memory_without_sharding() -> None:
+    class Sharded(World):
+        is_sharded = True
+
+    model = GPT(GPTConfig(vocab_size=5, n_positions=8, n_embd=8, n_layer=1, n_head=2))
+    config = TrainConfig(context_length=8, spelling_features=True)
+    with pytest.raises(ConfigError, match=r"^spelling_features needs unsharded .* give --no-spelling-features$"):
+        build_step_parts(model, cast(Any, SimpleNamespace(tokenizer=None)), config, world=Sharded())
 
 
 def test_features_need_whole_weights() -> None:
@@ -142,10 +162,9 @@ def test_features_need_whole_weights() -> None:
         TrainConfig(steps=1, spelling_features=True, sharding="on")
 
 
-@pytest.mark.usefixtures("computed")
-def test_the_state_of_the_features_is_that_of_the_embedding() -> None:
+def test_the_state_of_the_features_is_that_of_the_embedding(kind: type[SpellingAdamW]) -> None:
     embedding = torch.zeros(5, 3, requires_grad=True)
-    optimizer = SpellingAdamW([embedding], embedding, features(), lr=0.1)
+    optimizer = kind([embedding], embedding, features(), lr=0.1)
     embedding.grad = torch.ones(5, 3)
     optimizer.step()
     assert {optimizer.state[embedding][name].shape for name in FEATURE_STATES} == {(2, 3)}
