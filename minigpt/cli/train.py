@@ -96,7 +96,7 @@ def train(
         options=RunOptions.of({**given, "preset": preset, "tokenizer": tokenizer, "from": base}),
         allow_change=allow_change,
     )
-    sink_settings()(**sinks)
+    sink_settings()(**sinks)  # raises for what cannot be combined or is not installed
     if prepare_only:
         _prepare(request, alone=not (plan or resume))
     elif plan:
@@ -182,8 +182,8 @@ def _train(request: "Request", sinks: dict[str, Any], *, resume: bool) -> None:
 
 def _joined_world(request: "Request", *, resume: bool) -> "AbstractContextManager[World]":
     """The processes that train together: those that an edge starts and joins, else this one."""
-    for join in provided("world"):
-        return join(request, resume=resume)
+    if joins := provided("world"):
+        return joins[0](request, resume=resume)
     from minigpt.threads import respect_cpu_quota
     from minigpt.training.world import World
 

@@ -134,7 +134,7 @@ def test_a_plan_notes_that_other_programs_computed_while_it_measured(
     here: Path, monkeypatch: pytest.MonkeyPatch, cores: float, noted: bool
 ) -> None:
     monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
-    monkeypatch.setattr("minigpt.autoplan.planner.OtherPrograms.cores", lambda _: cores)
+    monkeypatch.setattr("minigpt.threads.OtherPrograms.cores", lambda _: cores)
     text = str(plan_of(here / "fox.txt", dtype="float32", device="cpu"))
     assert ("this machine is doing other things: other programs used 1.3 cores" in text) == noted
 
