@@ -25,7 +25,7 @@ from minigpt.distributed.gathering import Gathering
 from minigpt.distributed.launchers import Placement, placement
 from minigpt.distributed.rendezvous import close_when_lost, connect, find_interface, join, poll
 from minigpt.distributed.settings import DistributedSettings
-from minigpt.edges import is_installed
+from minigpt.edges import provided
 from minigpt.errors import ConfigError, DeviceError, MinigptError
 from minigpt.model.gpt import GPT
 from minigpt.runs.job import Job
@@ -122,17 +122,10 @@ class ProcessGroup(World):
 
     def _fits(self, model: GPT, config: TrainConfig, device: torch.device) -> bool:
         """Whether every process has memory for the full state and a micro-batch of one sequence, if that is known."""
-        if not is_installed("autoplan"):
-            return True
-        from minigpt.autoplan.memory_estimates import activation_bytes, state_bytes
-
-        weights, own = 4 * model.config.n_parameters, -(-config.sequences_per_step // self.size)
-        needed = state_bytes(model.config, config.optimizer, training=config) - weights  # which are there already
-        if config.micro_batch_size is not None and config.micro_batch_size < own:
-            needed += weights  # accumulated gradients are separate from the reduced ones
-        on_cpu = device.type == "cpu"
-        needed += activation_bytes(model.config, config.context_length or 1, 1, recompute=True, on_cpu=on_cpu)
-        return self._is_free(needed, device)
+        needed = [
+            least(model.config, config, self.size, on_cpu=device.type == "cpu") for least in provided("training_memory")
+        ]
+        return not needed or self._is_free(needed[0], device)
 
     def _is_free(self, needed: int, device: torch.device) -> bool:
         """Whether every process has so many bytes of memory free."""
