@@ -5,8 +5,8 @@ The rest of minigpt, the *spine*, imports no edge. It asks for what the edges pr
     for accelerate in provided("accelerate"):
         accelerate(model)
 
-A package from elsewhere adds an edge by an entry point of the group `minigpt.edges`, whose object is an `Edge`. Its
-module imports nothing else of minigpt: it is loaded before the settings are.
+A package from elsewhere adds an edge by an entry point of the group `minigpt.edges`, whose object is an `Edge`. Every
+command imports its module, which therefore imports no torch.
 """
 
 import functools
@@ -23,20 +23,23 @@ GROUP = "minigpt.edges"
 class Edge:
     """A part of minigpt that adds one thing.
 
-    `package` is what is deleted to be without it. `provides` has, by seam, what it adds there, each as
-    "module:attribute"; `commands` the same by the command's name.
+    `package` is what is deleted to be without it. It `needs` the edges of these names; without one of them it counts as
+    missing. `provides` has, by seam, what it adds there, each as "module:attribute"; `commands` the same by the
+    command's name.
     """
 
     name: str
     sentence: str
     package: str
+    needs: tuple[str, ...] = ()
     provides: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_installed(self) -> bool:
-        """Whether its package is there."""
-        return find_spec(self.package) is not None
+        """Whether its package and those that it needs are there."""
+        needed = (edge.is_installed for edge in EDGES if edge.name in self.needs)
+        return find_spec(self.package) is not None and all(needed)
 
 
 # Where several provide something at the same seam, the order is this one.
@@ -75,10 +78,19 @@ EDGES = (
         name="autoplan",
         sentence="Settings chosen for the text and the machine, and the result to expect.",
         package="minigpt.autoplan",
+        needs=(
+            "baselines",
+            "memorization",
+            "distillation",
+            "tricks",
+            "distributed",
+            "lora",
+        ),
         provides={
             "planner": "minigpt.autoplan.planner:MeasuringPlanner",
             "sinks": "minigpt.autoplan.speed_monitor:speed_sink",
             "annotations": "minigpt.autoplan.annotations:PlanAnnotations",
+            "training_memory": "minigpt.autoplan.memory_estimates:least_memory",
         },
     ),
     Edge(
@@ -157,6 +169,7 @@ EDGES = (
         name="large_corpora",
         sentence="Parquet files, mixtures of texts, and token files of other programs.",
         package="minigpt.large_corpora",
+        needs=("documents",),
         provides={
             "reading_settings": "minigpt.large_corpora.settings:MixSettings",
             "text_reader": "minigpt.large_corpora.parquet:reader",
@@ -167,31 +180,57 @@ EDGES = (
         name="interactive",
         sentence="Writing with a model in the terminal.",
         package="minigpt.interactive",
+        needs=("chat_logs",),
         commands={"play": "minigpt.interactive.play:play", "chat": "minigpt.interactive.chat:chat"},
     ),
     Edge(
         name="server",
         sentence="The OpenAI API, a playground and metrics over HTTP.",
         package="minigpt.server",
+        needs=(
+            "inspection",
+            "pages",
+            "chat_logs",
+            "reports",
+        ),
         commands={"serve": "minigpt.server.command:serve"},
     ),
     Edge(
         name="exporters",
         sentence="GGUF, ONNX, CTranslate2 and a page that runs in a browser, and model cards for the hub.",
         package="minigpt.exporters",
+        needs=(
+            "native",
+            "lora",
+            "foreign_tokenizers",
+            "chat_logs",
+            "pages",
+            "importers",
+        ),
         provides={"model_card": "minigpt.exporters.model_card:card"},
         commands={"export": "minigpt.exporters.command:export"},
+    ),
+    Edge(
+        name="baselines",
+        sentence="Compressors and n-gram tables that a model is compared with.",
+        package="minigpt.baselines",
     ),
     Edge(
         name="corpus_report",
         sentence="What is in a text, before training on it.",
         package="minigpt.corpus_report",
+        needs=(
+            "baselines",
+            "memorization",
+            "chat_logs",
+        ),
         commands={"corpus": "minigpt.corpus_report.command:corpus"},
     ),
     Edge(
         name="benchmarks",
         sentence="LAMBADA, HellaSwag, CBT and language-modeling benchmarks.",
         package="minigpt.benchmarks",
+        needs=("large_corpora",),
         provides={"evaluate_settings": "minigpt.benchmarks.evaluate_settings:BenchmarkSettings"},
     ),
     Edge(
@@ -204,6 +243,7 @@ EDGES = (
         name="inspection",
         sentence="Attention and predictions, layer by layer.",
         package="minigpt.inspection",
+        needs=("pages",),
         provides={
             "monitors": "minigpt.inspection.passage_monitor:PassageMonitor",
             "generate_settings": "minigpt.inspection.generate_settings:ExplainSettings",
@@ -214,6 +254,7 @@ EDGES = (
         name="memorization",
         sentence="How much of a text was copied from the training text.",
         package="minigpt.memorization",
+        needs=("held_out",),
         provides={
             "monitors": "minigpt.memorization.monitor:MemorizationMonitor",
             "annotations": "minigpt.memorization.annotations:CopyingAnnotations",
@@ -233,6 +274,12 @@ EDGES = (
         name="reports",
         sentence="A page about a run, also while it trains.",
         package="minigpt.reports",
+        needs=(
+            "baselines",
+            "memorization",
+            "inspection",
+            "pages",
+        ),
         provides={
             "sink_settings": "minigpt.reports.settings:ReportSettings",
             "sinks": "minigpt.reports.run_pages:report_sink",

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from minigpt.autoplan.all_settings import all_settings
-from minigpt.autoplan.baselines import Baseline, beaten_since
 from minigpt.autoplan.next_steps import next_steps
 from minigpt.autoplan.throughput import Peak, peak
+from minigpt.baselines.baselines import Baseline, beaten_since
 from minigpt.cli.render.annotations import Annotations, NextStep, Result
 from minigpt.device import resolve_device, resolve_dtype
 from minigpt.lora.fine_tuning import flops_per_token

@@ -84,3 +84,12 @@ def teacher_bytes(config: GPTConfig, context: int, sequences: int) -> int:
     tokens = sequences * context
     logits = config.vocab_size * (min(CUDA_HEAD_ROWS, tokens) + config.n_embd)  # and the head in the dtype of training
     return config.mask_bytes + 4 * (config.n_parameters + 8 * tokens * config.n_embd + logits)
+
+
+def least_memory(model: GPTConfig, config: TrainConfig, processes: int, *, on_cpu: bool) -> int:
+    """Bytes that a process of an unsharded run takes beside its weights, with micro-batches of one sequence."""
+    weights, own = 4 * model.n_parameters, -(-config.sequences_per_step // processes)
+    needed = state_bytes(model, config.optimizer, training=config) - weights  # which are there already
+    if config.micro_batch_size is not None and config.micro_batch_size < own:
+        needed += weights  # accumulated gradients are separate from the reduced ones
+    return needed + activation_bytes(model, config.context_length or 1, 1, recompute=True, on_cpu=on_cpu)

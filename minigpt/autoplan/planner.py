@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 
 from minigpt import device
-from minigpt.autoplan import baselines, throughput
+from minigpt.autoplan import throughput
 from minigpt.autoplan.all_settings import all_settings
-from minigpt.autoplan.baselines import Baseline, recorded_baselines
 from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.autoplan.measured_plan import MeasuredPlan
 from minigpt.autoplan.next_steps import find_suspects
@@ -18,6 +17,8 @@ from minigpt.autoplan.overheads import Overheads
 from minigpt.autoplan.plan_settings import plan_preset, plan_settings
 from minigpt.autoplan.planned_settings import PlannedSettings
 from minigpt.autoplan.throughput import StepTimer
+from minigpt.baselines import baselines
+from minigpt.baselines.baselines import Baseline, recorded_baselines
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.distillation.planning import TEACHER_SHARE

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from minigpt.autoplan.baselines import Baseline, ByteStream, all_baselines, model_baseline
-from minigpt.autoplan.even_sample import even_sample
-from minigpt.autoplan.ngrams import BOUNDARY
+from minigpt.baselines.baselines import Baseline, ByteStream, all_baselines, model_baseline
+from minigpt.baselines.even_sample import even_sample
+from minigpt.baselines.ngrams import BOUNDARY
 from minigpt.corpus_report.characters import Characters
 from minigpt.corpus_report.duplicates import find_duplicates, find_examples
 from minigpt.corpus_report.issues import Issue, find_issues

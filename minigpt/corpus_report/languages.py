@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from minigpt.autoplan.even_sample import even_blocks, even_sample
-from minigpt.autoplan.ngrams import BOUNDARY
+from minigpt.baselines.even_sample import even_blocks, even_sample
+from minigpt.baselines.ngrams import BOUNDARY
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier

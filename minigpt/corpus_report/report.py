@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from minigpt.autoplan.baselines import Baseline
+from minigpt.baselines.baselines import Baseline
 from minigpt.corpus_report.duplicates import DuplicateStats
 from minigpt.corpus_report.issue_kinds import TRAILING, UNDECODABLE
 from minigpt.corpus_report.issues import Issue

@@ -62,8 +62,10 @@ class Teacher(nn.Module):
 
 
 def use_teacher(parts: StepParts, config: TrainConfig, given: dict[str, Any]) -> None:
-    """Mixes the predictions of `train(teacher=...)` into the targets of the loss.
+    """Mixes the predictions of `train(teacher=...)` into the targets of the loss, with the weight `distill_weight`.
 
+    The teacher is a trained model that reads the same tokens. It may have another shape, not another vocabulary. Its
+    weights are frozen from then on. `minigpt.fit()` trains one first where that pays.
     Raises: ConfigError if there is no teacher although the settings need one, or it does not fit the model.
     """
     teacher, settings = given.pop("teacher", None), DistillationSettings.of(config)

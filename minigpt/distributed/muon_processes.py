@@ -8,7 +8,7 @@ Source: https://github.com/KellerJordan/modded-nanogpt, which shares Muon's matr
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from minigpt.config import TrainConfig
 from minigpt.training.muon import Muon, step_length
 from minigpt.training.step_parts import StepParts
 from minigpt.training.world import World, to_local
+
+if TYPE_CHECKING:
+    from minigpt.distributed.process_group import ProcessGroup
 
 Compute = Callable[[Tensor], Tensor]  # (n, rows, columns) momenta -> as many updates
 
@@ -27,7 +30,7 @@ def share_muon(parts: StepParts, config: TrainConfig, given: dict[str, Any]) -> 
     """With several processes, makes them divide the matrices that Muon updates."""
     if parts.world.size > 1:
         parts.optimizers = [
-            SharedMuon(optimizer, parts.world) if isinstance(optimizer, Muon) else optimizer
+            SharedMuon(optimizer, cast("ProcessGroup", parts.world)) if isinstance(optimizer, Muon) else optimizer
             for optimizer in parts.optimizers
         ]
 
@@ -35,7 +38,7 @@ def share_muon(parts: StepParts, config: TrainConfig, given: dict[str, Any]) -> 
 class SharedMuon(Muon):
     """Muon on the processes of a world, which divide the matrices."""
 
-    def __init__(self, plain: Muon, world: World) -> None:
+    def __init__(self, plain: Muon, world: "ProcessGroup") -> None:
         settings = plain.defaults
         super().__init__(plain.param_groups, settings["lr"], momentum=settings["momentum"], bfloat16=plain.bfloat16)
         self.orthogonalize = plain.orthogonalize
@@ -69,7 +72,7 @@ class SharedMuon(Muon):
         )
 
 
-def own_updates(momenta: Sequence[Tensor], compute: Compute, world: World, first: int) -> list[Tensor]:
+def own_updates(momenta: Sequence[Tensor], compute: Compute, world: "ProcessGroup", first: int) -> list[Tensor]:
     """The updates of matrices of one shape, all computed by every process.
 
     `first` is the process that has the first matrix; the next has the second.
@@ -81,7 +84,7 @@ def own_updates(momenta: Sequence[Tensor], compute: Compute, world: World, first
     return [next(updates[owner]) for owner in owners]
 
 
-def shared_updates(momenta: Sequence[Tensor], compute: Compute, world: World, first: int) -> list[Tensor]:
+def shared_updates(momenta: Sequence[Tensor], compute: Compute, world: "ProcessGroup", first: int) -> list[Tensor]:
     """The same updates, each computed by one process and sent to all."""
     owners = _owners(len(momenta), world, first)
     own = [momentum for momentum, owner in zip(momenta, owners, strict=True) if owner == world.rank]
@@ -93,7 +96,7 @@ def shared_updates(momenta: Sequence[Tensor], compute: Compute, world: World, fi
 
 
 def sharded_updates(
-    shards: Sequence[Tensor], rows: Sequence[int], compute: Compute, world: World, first: int
+    shards: Sequence[Tensor], rows: Sequence[int], compute: Compute, world: "ProcessGroup", first: int
 ) -> list[Tensor]:
     """The same updates of matrices of which each process has some rows: `rows[r]` of them are on process r.
 
@@ -124,7 +127,7 @@ def rows_of_shards(rows: int, size: int) -> list[int]:
     return [max(0, min(each, rows - rank * each)) for rank in range(size)]
 
 
-def _owners(count: int, world: World, first: int) -> list[int]:
+def _owners(count: int, world: "ProcessGroup", first: int) -> list[int]:
     """The process that computes each of `count` matrices."""
     return [(first + number) % world.size for number in range(count)]
 

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from inspect import signature
@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket, PrefixStore, Store
 from torch.nn.parallel import DistributedDataParallel
 
-from minigpt.autoplan.memory_estimates import activation_bytes, state_bytes
 from minigpt.config import TrainConfig
 from minigpt.device import free_memory, resolve_device
+from minigpt.distributed.gathering import Gathering
 from minigpt.distributed.launchers import Placement, placement
 from minigpt.distributed.rendezvous import close_when_lost, connect, find_interface, join, poll
 from minigpt.distributed.settings import DistributedSettings
+from minigpt.edges import provided
 from minigpt.errors import ConfigError, DeviceError, MinigptError
 from minigpt.model.gpt import GPT
 from minigpt.runs.job import Job
@@ -120,14 +121,11 @@ class ProcessGroup(World):
         shard(model, device, self.size)
 
     def _fits(self, model: GPT, config: TrainConfig, device: torch.device) -> bool:
-        """Whether every process has memory for the full state and a micro-batch of one sequence."""
-        weights, own = 4 * model.config.n_parameters, -(-config.sequences_per_step // self.size)
-        needed = state_bytes(model.config, config.optimizer, training=config) - weights  # which are there already
-        if config.micro_batch_size is not None and config.micro_batch_size < own:
-            needed += weights  # accumulated gradients are separate from the reduced ones
-        on_cpu = device.type == "cpu"
-        needed += activation_bytes(model.config, config.context_length or 1, 1, recompute=True, on_cpu=on_cpu)
-        return self._is_free(needed, device)
+        """Whether every process has memory for the full state and a micro-batch of one sequence, if that is known."""
+        needed = [
+            least(model.config, config, self.size, on_cpu=device.type == "cpu") for least in provided("training_memory")
+        ]
+        return not needed or self._is_free(needed[0], device)
 
     def _is_free(self, needed: int, device: torch.device) -> bool:
         """Whether every process has so many bytes of memory free."""
@@ -196,11 +194,13 @@ class ProcessGroup(World):
         return figures.tolist()
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensor of every process, all of one shape."""
         gathered = [torch.empty_like(tensor) for _ in range(self.size)]
         dist.all_gather(gathered, tensor)
         return gathered
 
     def all_to_all(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+        """Sends `parts[r]` to process r; returns what each sends to this process, `sizes[r]` numbers. All are 1-D."""
         received = parts[0].new_empty(sum(sizes))
         dist.all_to_all_single(received, torch.cat(list(parts)), list(sizes), [len(part) for part in parts])
         return list(torch.split(received, list(sizes)))
@@ -221,7 +221,13 @@ class ProcessGroup(World):
         received = self.broadcast_object(state and {"progress": state.progress, "shapes": shapes})
         return LastState(BroadcastTensors(received["shapes"], state), received["progress"]) if received else None
 
-    def gather(self, tensor: Tensor) -> Tensor:
+    @contextmanager
+    def gathering(self, tensors: Mapping[str, Tensor]) -> Iterator[Callable[[Tensor], Tensor]]:
+        gathering = Gathering(tensors, self._gather)
+        yield gathering.read
+        gathering.finish()
+
+    def _gather(self, tensor: Tensor) -> Tensor:
         if not is_sharded_tensor(tensor):
             return tensor
         tensor = full_tensor(tensor.detach())

@@ -72,7 +72,6 @@ READERS = (
         matches=lambda _, start: start.startswith(b"GGUF"),
         read=_read_gguf,
         single_files=("*.gguf",),
-        files=(".gguf",),
     ),
     WeightReader(
         matches=_matches_torch,
@@ -81,7 +80,7 @@ READERS = (
         find=_find_nanogpt,
         single_files=("*.bin", "*.pt", "*.pth"),
         folders=("nanoGPT's",),
-        files=("pytorch_model.bin", "ckpt.pt"),
+        files=("pytorch_model.bin", "ckpt.pt", ".gguf"),  # all that are read here, in the order of an error
     ),
     WeightReader(
         matches=_matches_tensorflow,

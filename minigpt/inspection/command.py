@@ -73,8 +73,8 @@ def inspect(
     from minigpt.inspection.activations import predict
     from minigpt.inspection.attention_map import check_layer_and_head
     from minigpt.inspection.json_form import most_tokens
+    from minigpt.inspection.page import MOST_WEIGHTS
     from minigpt.model.nonfinite import check_finite
-    from minigpt.reports.page import MOST_WEIGHTS
 
     targets = files.targets(force=force)
     checkpoint = open_model(model, checkpoints, device)
@@ -124,15 +124,15 @@ class _Files:
     def targets(self, *, force: bool) -> dict[Path, Path]:
         """The files to write, by the paths given; see `check_output`."""
         from minigpt.inspection.attention_map import MARK
+        from minigpt.inspection.page import INSPECTION
         from minigpt.pages.document import mark_of
-        from minigpt.reports.page import INSPECTION
 
         marks = ((self.page, mark_of(INSPECTION)), (self.png, MARK))
         return {path: check_output(path, mark, force=force) for path, mark in marks if path is not None}
 
     def write(self, found: "Inspection", checkpoint: "Checkpoint", ids: list[int], targets: dict[Path, Path]) -> None:
         from minigpt.inspection.attention_map import draw_map
-        from minigpt.reports.page import inspection_page
+        from minigpt.inspection.page import inspection_page
         from minigpt.storage.folder import replace_file
         from minigpt.tokenizer.display import token_label
 

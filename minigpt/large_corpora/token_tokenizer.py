@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from minigpt.errors import TokenizerError
+from minigpt.edges import not_installed
+from minigpt.errors import CheckpointError, TokenizerError
 from minigpt.large_corpora.token_files import TokenFile
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -50,6 +51,8 @@ def characters_of(folder: Path) -> str | None:
     meta = folder / _META
     if not meta.is_file():
         return None
+    if absent := not_installed("weight_reader"):
+        raise CheckpointError(f"{meta} cannot be read; {absent}")
     from minigpt.importers.nanogpt import read_characters
 
     return "".join(read_characters(meta))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minigpt.autoplan.baselines import Baseline, recorded_baselines
+from minigpt.baselines.baselines import Baseline, recorded_baselines
 from minigpt.storage.names import plain_source
 from minigpt.storage.run_record import RunRecord
 from minigpt.units import count, size

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minigpt.autoplan.baselines import recorded_baselines
+from minigpt.baselines.baselines import recorded_baselines
 from minigpt.memorization.words import LONG_RUN, Extent
 from minigpt.reports.headline import headline
 from minigpt.reports.loss_curve import bits_per_nat, moving_average

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from minigpt.autoplan.baselines import recorded_baselines
+from minigpt.baselines.baselines import recorded_baselines
 from minigpt.cli.render.terminal import note
 from minigpt.errors import MissingPackageError
 from minigpt.reports import REPORT, loss_curve

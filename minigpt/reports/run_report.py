@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.errors import CheckpointError, MinigptError
-from minigpt.reports.page import page
+from minigpt.inspection.page import page
 from minigpt.reports.page_data import Line, LogLines, evaluation_curve, page_data, passage_data, state_text
 from minigpt.reports.record_tables import record_tables
 from minigpt.storage.checkpoint import TRAINING
@@ -38,7 +38,9 @@ def report_page(
     for run, name in zip(runs, distinct_names(directories), strict=True):
         run["name"] = name
     scripts = list(SCRIPTS) if live is None else [*SCRIPTS, "live"]
-    return page(" and ".join(run["name"] for run in runs), scripts, {"runs": runs, "live": live}, KIND)
+    return page(
+        " and ".join(run["name"] for run in runs), scripts, {"runs": runs, "live": live}, KIND, "minigpt.reports"
+    )
 
 
 def write_report(

@@ -6,8 +6,8 @@ from typing import Any
 
 from starlette.responses import Response
 
+from minigpt.inspection.page import INSPECTION_VIEWS, page_assets
 from minigpt.pages.document import content_policy, document, joined_styles, read_body, scripts_of, styles_of
-from minigpt.reports.page import INSPECTION_VIEWS, page_assets
 from minigpt.reports.run_report import SCRIPTS as REPORT_SCRIPTS
 from minigpt.server.request_bodies import CompletionBody
 
@@ -57,7 +57,7 @@ def _page() -> tuple[str, str]:
     """The page and its policy. A report in a frame of the page inherits the policy, which allows its scripts."""
     scripts = scripts_of("minigpt.pages", *_SHARED) + scripts_of("minigpt.server", *_OWN)
     styles = styles_of("minigpt.pages", *_SHARED) + styles_of("minigpt.server", *_OWN)
-    report_scripts, report_styles = page_assets(REPORT_SCRIPTS)
+    report_scripts, report_styles = page_assets(REPORT_SCRIPTS, "minigpt.reports")
     policy = content_policy(
         list(dict.fromkeys([*scripts, *report_scripts])),
         [joined_styles(styles), joined_styles(report_styles)],

@@ -58,7 +58,7 @@ class CorpusRecord(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineRecord(JsonRecord):
-    """The result of one simple method: the fields of `minigpt.autoplan.baselines.Baseline`."""
+    """The result of one simple method: the fields of `minigpt.baselines.baselines.Baseline`."""
 
     name: str
     bits_per_byte: float

@@ -4,7 +4,6 @@ If a save fails, the previous one is kept, a notice is yielded, and the next sav
 deleted, moved or replaced, the next save creates a new one; files that were deleted inside it are written again.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from minigpt.storage.adapters import adapter_of, load_trained_state, trained_sta
 from minigpt.storage.huggingface import to_huggingface
 from minigpt.storage.last_state import LastState
 from minigpt.storage.run import Run
-from minigpt.storage.tensors import in_file_order
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import Budget
 from minigpt.training.events import Notice, Saved
@@ -258,22 +256,24 @@ class Checkpointer:
         self._check_finite()
         self.saved_step = -1
         progress.restart_losses()
-        gathering = Gathering(self._best_tensors(), self.world)
+        with self.world.gathering(self._best_tensors()) as read:
+            self._relocate(progress.step, read)
+
+    def _relocate(self, step: int, read: Callable[[Tensor], Tensor]) -> None:
+        """Continues in a new folder, on the main process."""
         if self.run is None:
-            gathering.finish()
             return
         before = self.run.directory
         try:
-            self.run.relocate(self.model, self.tokenizer, progress.step, gathering.read)
+            self.run.relocate(self.model, self.tokenizer, step, read)
         except CheckpointError as error:
             self.failure = error
-            gathering.finish()
             self.notices.append(f"{before} was deleted, moved or replaced, and no new folder could be made ({error})")
         else:
             self.world.announce("run", str(self.run.directory))
             self.notices.append(
                 f"{before} was deleted, moved or replaced; the run is saved in {self.run.directory} from step "
-                f"{progress.step:,} on, and its log there starts at that step"
+                f"{step:,} on, and its log there starts at that step"
             )
 
     def _restore_files(self, progress: Progress, *, lost_best: bool) -> None:
@@ -329,36 +329,13 @@ class Checkpointer:
         The main process reads each of the tensors, which may be sharded, when it writes it.
         """
         path, self.failure = Path(), None
-        gathering = Gathering(tensors, self.world)
-        if self.run is not None:
-            try:
-                self.run.flush_log()
-                path = write(self.run, gathering.read)
-            except CheckpointError as error:
-                self.failure = error
-                self.notices.append(f"{what} of step {step:,} could not be saved ({error}); {self.kept}; {then}")
-        gathering.finish()
+        with self.world.gathering(tensors) as read:
+            if self.run is not None:
+                try:
+                    self.run.flush_log()
+                    path = write(self.run, read)
+                except CheckpointError as error:
+                    self.failure = error
+                    self.notices.append(f"{what} of step {step:,} could not be saved ({error}); {self.kept}; {then}")
         (failed,) = self.world.all_reduce_max([self.failure is not None])
         return None if failed else path
-
-
-class Gathering:
-    """The tensors of a file, which may be sharded over the processes of a world.
-
-    The main process reads each when it writes it. All processes call `finish`, in which the others take part in that.
-    """
-
-    def __init__(self, tensors: Mapping[str, Tensor], world: World) -> None:
-        self.world = world
-        self._left = deque(in_file_order(tensors).values())
-
-    def read(self, tensor: Tensor) -> Tensor:
-        """The full tensor, on the main process. It must be the next one in the order of the file."""
-        expected = self._left.popleft()
-        assert tensor.shape == expected.shape
-        return self.world.gather(tensor)
-
-    def finish(self) -> None:
-        """Gathers what was not read: everything on the other processes, and the rest after a failed write."""
-        while self._left:
-            self.read(self._left[0])

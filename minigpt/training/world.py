@@ -2,11 +2,11 @@
 
 Every process runs the same loop over its own rows of each batch. All processes use the same value
 of everything that the loop decides by, such as a loss, the time or a request to stop.
-`minigpt.distributed.process_group` has the world of several processes.
+The `distributed` edge has the world of several processes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +17,7 @@ from minigpt.device import resolve_device
 from minigpt.errors import TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.storage.last_state import LastState
+from minigpt.storage.tensors import whole
 
 Item = TypeVar("Item")
 
@@ -70,10 +71,7 @@ class World:
     # The model.
 
     def shard(self, model: GPT, config: TrainConfig, device: torch.device) -> None:
-        """Shards the model's weights over the processes, in place, if `config.sharding` says so.
-
-        Raises: ConfigError if unsharded weights do not fit into memory and spelling features need them.
-        """
+        """Shards the model's weights over the processes, in place, if the settings say so."""
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """The module with a backward pass that sums the gradients of all processes."""
@@ -132,14 +130,6 @@ class World:
         """The element-wise maximum over all processes: the latest time, a request of any process."""
         return list(values)
 
-    def all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """The tensor of every process, all of one shape."""
-        return [tensor]
-
-    def all_to_all(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:  # noqa: ARG002
-        """Sends `parts[r]` to process r; returns what each sends to this process, `sizes[r]` numbers. All are 1-D."""
-        return list(parts)
-
     def broadcast_object(self, value: Any) -> Any:
         """The main process's value, which JSON can represent, on every process."""
         return value
@@ -148,9 +138,13 @@ class World:
         """The main process's state, on every process. All processes must read its tensors in the same order."""
         return state
 
-    def gather(self, tensor: Tensor) -> Tensor:
-        """The full tensor on the main process, which saves it; an unspecified one on the others."""
-        return tensor
+    @contextmanager
+    def gathering(self, tensors: Mapping[str, Tensor]) -> Iterator[Callable[[Tensor], Tensor]]:  # noqa: ARG002
+        """A context for writing tensors, and a function for the full tensor of one, which the main process writes.
+
+        All processes enter it. The main process calls the function with each tensor, in the order of the file.
+        """
+        yield whole
 
 
 # A sharded tensor is a DTensor. It is recognized by a method, since importing the class takes most of a second.

@@ -3,7 +3,7 @@
 from typing import Any
 
 from minigpt.autoplan.annotations import result_text, targets_text, unbeaten_baselines
-from minigpt.autoplan.baselines import Baseline
+from minigpt.baselines.baselines import Baseline
 from minigpt.memorization.drawing import samples_text
 from minigpt.training.events import Finished
 

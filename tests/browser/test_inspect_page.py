@@ -7,7 +7,7 @@ import pytest
 from builders import new_model
 
 from minigpt.inspection.activations import Inspection, inspect
-from minigpt.reports.page import inspection_page
+from minigpt.inspection.page import inspection_page
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ import pytest
 from builders import new_model, new_run
 
 from minigpt.inspection.activations import inspect
-from minigpt.reports.page import inspection_page
+from minigpt.inspection.page import inspection_page
 from minigpt.reports.run_report import report_page
 from minigpt.tokenizer.tokenizer import Tokenizer
 

@@ -13,7 +13,7 @@ import torch
 from builders import new_model
 
 from minigpt import optional_packages
-from minigpt.autoplan.baselines import recorded_baselines
+from minigpt.baselines.baselines import recorded_baselines
 from minigpt.corpus_report import languages
 from minigpt.foreign_tokenizers.ids_only import IdsOnly
 from minigpt.storage.checkpoint import save_checkpoint

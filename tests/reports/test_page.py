@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from minigpt.config import PRESETS, GPTConfig
 from minigpt.inspection.activations import inspect
 from minigpt.inspection.json_form import most_tokens
-from minigpt.reports.page import MOST_WEIGHTS, inspection_page, page
+from minigpt.inspection.page import MOST_WEIGHTS, inspection_page, page
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
 

@@ -17,7 +17,7 @@ from minigpt.cli.app import app
 from minigpt.errors import CheckpointError, ConfigError, MinigptError
 from minigpt.runs.events import Activity
 from minigpt.storage.run import Run
-from minigpt.training import loop, trainer
+from minigpt.training import loop
 from minigpt.training.clock import Control
 from minigpt.training.evaluation import Evaluator
 
@@ -427,7 +427,7 @@ def test_ctrl_c_during_the_last_evaluation_keeps_the_result_and_the_report(
 
 def test_ctrl_c_during_a_step_of_fit_saves_and_then_interrupts(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     list(minigpt.fit("fox.txt", name="whole", **SETTINGS))
-    schedule = trainer.learning_rate
+    schedule = loop.learning_rate
 
     def press_ctrl_c(step: int, *rest: Any) -> float:
         if step == 3:
@@ -436,7 +436,7 @@ def test_ctrl_c_during_a_step_of_fit_saves_and_then_interrupts(here: Path, monke
 
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "learning_rate", press_ctrl_c)
+        patch.setattr(loop, "learning_rate", press_ctrl_c)
         with pytest.raises(KeyboardInterrupt):
             list(minigpt.fit("fox.txt", name="interrupted", **SETTINGS))
     assert signal.getsignal(signal.SIGINT) == before

@@ -11,7 +11,7 @@ from builders import new_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.autoplan.baselines import recorded_baselines
+from minigpt.baselines.baselines import recorded_baselines
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.errors import CheckpointError
 from minigpt.run_options import RunOptions

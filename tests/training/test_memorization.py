@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
+from builders import new_model
 
 from minigpt.data.corpus import Corpus
 from minigpt.memorization import monitor as memorization
 from minigpt.memorization.index import MemorizationIndex, TrainingLocation
 from minigpt.memorization.monitor import MemorizationMonitor
 
+MODEL = new_model()  # which is not measured
 TEXT = " ".join(f"w{number}" for number in range(3000))
 
 
@@ -28,7 +30,7 @@ def steps_of_notices(corpus: Corpus, losses: list[float], longest: dict[int, int
     """The steps of the samples with a notice; every tenth step has an evaluation."""
     monitor, steps = MemorizationMonitor(corpus), []
     for number, loss in enumerate(losses):
-        monitor.record_loss(10 * number, loss)
+        monitor.on_evaluation(MODEL, 10 * number, loss)
         if 10 * number in longest:
             monitor.measure(10 * number, copied(longest[10 * number]), "", 60)
             steps += [10 * number] if monitor.take_notices() else []
@@ -57,7 +59,7 @@ def test_nothing_is_reported_while_validation_improves_or_samples_do_not_copy_mo
 def test_the_notice_names_the_steps_and_the_number_of_words(corpus: Corpus) -> None:
     monitor = MemorizationMonitor(corpus)
     for number, loss in enumerate(RISING[:7]):
-        monitor.record_loss(10 * number, loss)
+        monitor.on_evaluation(MODEL, 10 * number, loss)
         if number in (0, 6):
             monitor.measure(10 * number, copied(15 if number else 1), "", 60)
     (notice,) = monitor.take_notices()
@@ -70,16 +72,16 @@ def test_a_resumed_run_reads_its_log(corpus: Corpus) -> None:
     log += [{"step": 30, "sample": "…", "longest_copied_words": 2}, {"step": 31, "loss": 1.0}]
     monitor = MemorizationMonitor(corpus)
     monitor.load_log(log, log[:6])
-    monitor.record_loss(60, RISING[6])
+    monitor.on_evaluation(MODEL, 60, RISING[6])
     monitor.measure(60, copied(12), "", 60)
     assert len(monitor.take_notices()) == 1
     fresh = MemorizationMonitor(corpus)
-    fresh.record_loss(60, RISING[6])
+    fresh.on_evaluation(MODEL, 60, RISING[6])
     fresh.measure(60, copied(12), "", 60)
     assert fresh.take_notices() == []
     of_another_text = MemorizationMonitor(corpus)
     of_another_text.load_log(log, [])
-    of_another_text.record_loss(60, RISING[6])
+    of_another_text.on_evaluation(MODEL, 60, RISING[6])
     of_another_text.measure(60, copied(12), "", 60)
     assert of_another_text.take_notices() == []
 
@@ -87,11 +89,11 @@ def test_a_resumed_run_reads_its_log(corpus: Corpus) -> None:
 def test_a_run_that_is_rolled_back_drops_later_figures(corpus: Corpus) -> None:
     monitor = MemorizationMonitor(corpus)
     for step in (0, 10, 20, 30):
-        monitor.record_loss(step, 1.0)
+        monitor.on_evaluation(MODEL, step, 1.0)
         if step == 0:
             monitor.measure(0, copied(1), "", 60)
     monitor.measure(30, copied(3), "", 60)
-    monitor.record_loss(12, 1.0)  # the run was rolled back to step 10
+    monitor.on_evaluation(MODEL, 12, 1.0)  # the run was rolled back to step 10
     monitor.measure(12, copied(20), "", 60)
     assert monitor.take_notices() == []
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minigpt.autoplan.baselines import Baseline
+from minigpt.baselines.baselines import Baseline
 from minigpt.cli.render.annotations import annotations_of
 from minigpt.cli.render.console import progress_bar
 from minigpt.cli.render.training_display import TrainingDisplay, sample_panel

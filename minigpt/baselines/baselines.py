@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from minigpt.autoplan.even_sample import even_blocks, even_sample
-from minigpt.autoplan.ngrams import BOUNDARY, ByteNgramModel, word_frequency_bits
+from minigpt.baselines.even_sample import even_blocks, even_sample
+from minigpt.baselines.ngrams import BOUNDARY, ByteNgramModel, word_frequency_bits
 from minigpt.data.corpus import Corpus
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from minigpt.autoplan.even_sample import even_blocks, even_sample
+from minigpt.baselines.even_sample import even_blocks, even_sample
 
 
 def test_blocks_add_up_to_the_requested_size_and_are_evenly_spaced() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.autoplan import ngrams
-from minigpt.autoplan.ngrams import ByteNgramModel, word_frequency_bits
+from minigpt.baselines import ngrams
+from minigpt.baselines.ngrams import ByteNgramModel, word_frequency_bits
 
 SHORT = st.text("abc", min_size=1, max_size=60).map(str.encode)
 

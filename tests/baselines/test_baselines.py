@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from builders import bytes_ending_in, new_model
 
-from minigpt.autoplan import baselines
-from minigpt.autoplan.baselines import (
+from minigpt.baselines import baselines
+from minigpt.baselines.baselines import (
     Baseline,
     all_baselines,
     beaten_since,
@@ -17,7 +17,7 @@ from minigpt.autoplan.baselines import (
     copied_share,
     model_baseline,
 )
-from minigpt.autoplan.ngrams import BOUNDARY, ByteNgramModel
+from minigpt.baselines.ngrams import BOUNDARY, ByteNgramModel
 from minigpt.corpus_report.build_report import build_report
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan

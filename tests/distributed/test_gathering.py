@@ -10,11 +10,11 @@ import torch
 from thread_world import Threads
 from torch import Tensor
 
+from minigpt.distributed.gathering import Gathering
 from minigpt.distributed.process_group import ProcessGroup
 from minigpt.errors import CheckpointError
 from minigpt.storage.files import atomic_write
 from minigpt.storage.tensors import TensorFile, in_file_order, save_tensors, tensor_content
-from minigpt.training.checkpointing import Gathering
 from minigpt.training.world import World
 
 
@@ -42,10 +42,10 @@ IN_ORDER = [[3.0, 4.0], [5.0], [1.0, 2.0]]  # larger numbers first
 
 def test_the_file_has_the_full_tensors_and_the_other_processes_gather_the_same_ones(tmp_path: Path) -> None:
     world, other = Doubling(), Doubling()
-    gathering = Gathering(tensors(), world)
+    gathering = Gathering(tensors(), world.gather)
     atomic_write(tmp_path / "file", tensor_content(tensors(), read=gathering.read))
     gathering.finish()
-    Gathering(tensors(), other).finish()
+    Gathering(tensors(), other.gather).finish()
     assert world.gathered == other.gathered == IN_ORDER
     saved = TensorFile(tmp_path / "file")
     assert {name: tensor.tolist() for name, tensor in saved.items()} == {"a": [2, 4], "b": [6, 8], "c": [10]}
@@ -55,7 +55,7 @@ def test_the_file_has_the_full_tensors_and_the_other_processes_gather_the_same_o
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_after_a_failed_write_the_rest_is_gathered_too(tmp_path: Path, after: int) -> None:
     world = Doubling()
-    gathering = Gathering(tensors(), world)
+    gathering = Gathering(tensors(), world.gather)
 
     def full_disk(path: Path, content: Any) -> None:
         def write(file: BinaryIO) -> None:
