@@ -73,6 +73,7 @@ def planned(path: Path, minutes: float, speed: float, seed: int) -> dict[str, An
     from minigpt.autoplan.throughput import StepTimer
     from minigpt.run_options import RunOptions
     from minigpt.runs.reading import read_corpus
+    from minigpt.tricks.settings import TrickSettings
 
     options, measure = RunOptions.of({"minutes": minutes}), functools.partial(seconds_per_step, speed)
     reading = read_corpus((str(path),), None, options.reading, None)
@@ -85,7 +86,7 @@ def planned(path: Path, minutes: float, speed: float, seed: int) -> dict[str, An
     timer = StepTimer(measure, ("float32",))
     preset = plan_preset(stats, "cpu", 2**34, options, timer)
     plan = plan_settings(stats, options, device_type="cpu", free_memory=2**34, preset=preset, timer=timer)
-    config = plan.training
+    config, tricks = plan.training, TrickSettings.of(plan.training)
     return {
         "text": path.name,
         "tokenizer": corpus.tokenizer.name,
@@ -95,10 +96,10 @@ def planned(path: Path, minutes: float, speed: float, seed: int) -> dict[str, An
         "steps": max(1, int(TRAINING * 60 * minutes / plan.seconds_per_step)),
         "rate": config.learning_rate,
         "dropout": plan.model.dropout,
-        "bpe_dropout": config.bpe_dropout,
-        "token_noise": config.token_noise,
-        "sampled_softmax": config.sampled_softmax,
-        "spelling_features": bool(config.spelling_features),
+        "bpe_dropout": tricks.bpe_dropout,
+        "token_noise": tricks.token_noise,
+        "sampled_softmax": tricks.sampled_softmax,
+        "spelling_features": bool(tricks.spelling_features),
         "embedding_weight_decay": config.embedding_weight_decay,
         "patience": config.patience,
         "eval_tokens": config.eval_tokens,

@@ -74,7 +74,10 @@ class EvaluateSettings(CommandSettings):
         """Evaluates the texts of these sources, read with these settings."""
         from minigpt.cli.text_evaluation import evaluate_texts
 
-        return evaluate_texts(checkpoint, sources, ReadingConfig(**reading), windows, self)
+        return evaluate_texts(
+            checkpoint, sources, ReadingConfig(**reading), windows, self.loss_on or "all", self.by_position,
+            lambda found: self.notes_on(found, checkpoint),
+        )  # fmt: skip
 
     def prepare(self, names: Sequence[str]) -> list[Measurement]:  # noqa: ARG002
         """The measurements that have these names, with their data.

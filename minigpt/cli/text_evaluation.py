@@ -11,9 +11,11 @@ from minigpt.errors import GenerationError
 from minigpt.units import count
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
-    from minigpt.cli.evaluate_settings import EvaluateSettings
+    from minigpt.data.sources import Scan
     from minigpt.evaluation.breakdown import Breakdown
     from minigpt.evaluation.perplexity import Windows
     from minigpt.storage.checkpoint import Checkpoint
@@ -26,9 +28,11 @@ def evaluate_texts(
     sources: list[str],
     reading: ReadingConfig,
     windows: "Windows",
-    settings: "EvaluateSettings",
+    loss_on: str,
+    by_position: bool,
+    notes_on: "Callable[[Scan], list[str]]",
 ) -> TextResult:
-    """Evaluates the documents of these texts together."""
+    """Evaluates the documents of these texts together, on the turns of the role `loss_on`; prints `notes_on` them."""
     import numpy as np
 
     from minigpt.cli.render.console import console, progress_bar
@@ -41,19 +45,18 @@ def evaluate_texts(
         note(each)
     for name in found.skipped:
         note(f"skipped {name}: not a text file")
-    for each in settings.notes_on(found, checkpoint):
+    for each in notes_on(found):
         note(f"note: {each}")
     with progress_bar(console(), "tokenizing", in_bytes=True) as report:
         tokenizer = checkpoint.tokenizer.with_names() if reading.special_tokens else checkpoint.tokenizer
         corpus = Corpus.build(found, tokenizer, validation_fraction=0, progress=report)
-    loss_on = settings.loss_on or "all"
     corpus.check_loss_on(loss_on)
     stream, scored = document_stream(corpus, windows.limit), corpus.scored(loss_on, "train")
     if scored is not None:
         scored = np.insert(scored[: len(stream) - 1], 0, False)
     labels = [origin.label for origin in document_origins(found, 0)[: windows.limit]]
     title = "all texts" if windows.limit is None else f"the first {count(len(labels), 'document')}"
-    parts = break_down_stream(checkpoint, stream, scored, windows, settings.by_position)
+    parts = break_down_stream(checkpoint, stream, scored, windows, by_position)
     return TextResult(title, labels, parts, loss_on)
 
 

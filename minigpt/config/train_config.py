@@ -8,15 +8,7 @@ from minigpt.settings import combined
 
 if TYPE_CHECKING:
     # What the spine may read. An edge reads its own: `LoraSettings.of(config).lora_rank`.
-    from minigpt.chat_logs.settings import ChatLogSettings
-    from minigpt.distillation.settings import DistillationSettings
-    from minigpt.distributed.settings import DistributedSettings
-    from minigpt.lora.settings import LoraSettings
-    from minigpt.tricks.settings import TrickSettings
-
-    class TrainConfig(
-        DistributedSettings, DistillationSettings, ChatLogSettings, LoraSettings, TrickSettings, TrainSettings
-    ):
+    class TrainConfig(TrainSettings):
         """How a model is trained."""
 
         def __init__(self, **settings: Any) -> None: ...

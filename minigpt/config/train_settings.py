@@ -3,15 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from minigpt.config.gpt_config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.settings import Settings, setting
-
-if TYPE_CHECKING:
-    from minigpt.model.gpt import GPT
-    from minigpt.tokenizer.tokenizer import Tokenizer
 
 _COMPILED_MINUTES, _COMPILED_STEPS = 3, 1000  # a shorter run gains less from torch.compile than the minute it takes
 
@@ -116,13 +112,13 @@ class TrainSettings(Settings):
                 "give one of the two"
             )
 
-    def check_model(self, model: "GPT") -> None:
+    def check_model(self, model: Any) -> None:
         """Checks that `train()` can train this model with these settings.
 
         Raises: ConfigError.
         """
 
-    def check_tokenizer(self, tokenizer: "Tokenizer") -> None:
+    def check_tokenizer(self, tokenizer: Any) -> None:
         """Checks that a text of this tokenizer can be trained on with these settings.
 
         Raises: TokenizerError.

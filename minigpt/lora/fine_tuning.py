@@ -3,7 +3,7 @@
 from minigpt.config import GPTConfig, TrainSettings
 from minigpt.errors import ConfigError
 from minigpt.lora.frozen_linear import compress_linear_layers
-from minigpt.lora.layers import LoRA, add_lora, lora_of
+from minigpt.lora.layers import LoRA, add_lora
 from minigpt.lora.settings import LoraSettings
 from minigpt.model.gpt import GPT
 
@@ -25,19 +25,6 @@ def apply_fine_tuning(model: GPT, config: TrainSettings) -> None:
         compress_linear_layers(model, config.base_dtype)
     if config.lora:
         add_lora(model, lora_shape(config))
-
-
-def check_applied(model: GPT, config: LoraSettings) -> None:
-    """Raises ConfigError if `apply_fine_tuning` has not added the model's adapter, or not frozen its lower blocks."""
-    lower = list(model.blocks)[: config.freeze]
-    missing = "lora (on)" if config.lora and lora_of(model) is None else ""
-    if any(parameter.requires_grad for block in lower for parameter in block.parameters()):
-        missing = missing or f"freeze ({config.freeze})"
-    if missing:
-        raise ConfigError(
-            f"{missing} is not applied to the model; call minigpt.lora.fine_tuning.apply_fine_tuning(model, "
-            "config) before train()"
-        )
 
 
 def lora_shape(config: TrainSettings) -> LoRA:

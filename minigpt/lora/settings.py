@@ -66,10 +66,19 @@ class LoraSettings(TrainSettings):
 
     def check_model(self, model: "GPT") -> None:
         super().check_model(model)
-        if self.lora or self.freeze:
-            from minigpt.lora.fine_tuning import check_applied
+        if not (self.lora or self.freeze):
+            return
+        from minigpt.lora.layers import lora_of  # imports torch, which the settings do not need
 
-            check_applied(model, self)
+        lower = list(model.blocks)[: self.freeze]
+        missing = "lora (on)" if self.lora and lora_of(model) is None else ""
+        if any(parameter.requires_grad for block in lower for parameter in block.parameters()):
+            missing = missing or f"freeze ({self.freeze})"
+        if missing:
+            raise ConfigError(
+                f"{missing} is not applied to the model; call minigpt.lora.fine_tuning.apply_fine_tuning(model, "
+                "config) before train()"
+            )
 
     def largest_dropout(self, model: GPTConfig) -> float:
         return max(super().largest_dropout(model), self.lora_dropout if self.lora else 0.0)

@@ -173,11 +173,9 @@ def _load(
 
 def _example(url: str, config: ServeConfig, model: "ServedModel") -> str:
     """A curl command to copy, with a prompt that the model's tokenizer can encode."""
-    from minigpt.foreign_tokenizers.ids_only import IdsOnly
-
     key = f"%{_KEY}%" if shell.IS_CMD else f"${_KEY}"  # which a shell replaces between double quotes
     authorized = f' -H "Authorization: Bearer {key}"' if config.api_key else ""
-    prompt = "0 1 2" if isinstance(model.tokenizer.vocabulary, IdsOnly) else "Once upon a time"
+    prompt = "0 1 2" if model.tokenizer.name.startswith("none:") else "Once upon a time"
     body = json.dumps({"model": model.name, "prompt": prompt, "max_tokens": 50}, ensure_ascii=False)
     request = shell.join("-H", "Content-Type: application/json", "-d", body)
     return f"curl {url}/v1/completions{authorized} {request}"
