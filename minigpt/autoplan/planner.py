@@ -24,10 +24,10 @@ from minigpt.data.corpus import Corpus
 from minigpt.distillation.planning import TEACHER_SHARE
 from minigpt.errors import ConfigError
 from minigpt.native.compiled import why_unavailable
-from minigpt.runs.events import Activity, Event
 from minigpt.runs.plan import FINE_TUNED, Draft, Plan, Planner
+from minigpt.shared_cores.load_monitor import TOLERANCE, OtherPrograms
 from minigpt.storage.run_record import RunRecord
-from minigpt.threads import TOLERANCE, OtherPrograms
+from minigpt.training.events import Activity, Notice
 
 # Seconds of the last measurement, of the steps that were chosen: some virtual machines change their speed every few
 # seconds.
@@ -40,7 +40,7 @@ _MUCH_COPIED = 0.05  # of the held-out text
 class MeasuringPlanner(Planner):
     """Measures the text and this machine, and chooses settings by the rules of `plan_settings`."""
 
-    def plan(self, draft: Draft) -> Generator[Event, None, Plan]:
+    def plan(self, draft: Draft) -> Generator[Activity | Notice, None, Plan]:
         """Measures and plans the run.
 
         Raises: ConfigError for settings that cannot be combined, do not fit into memory or leave no time to train.
@@ -56,7 +56,7 @@ class MeasuringPlanner(Planner):
         return find_suspects(record, record.model, record.training, diverged=True)[0]
 
 
-def _measured_plan(draft: Draft) -> Generator[Event, None, MeasuredPlan]:
+def _measured_plan(draft: Draft) -> Generator[Activity, None, MeasuredPlan]:
     request, corpus, base, target = draft.request, draft.corpus, draft.base, draft.device
     options = request.options
     began, others = time.perf_counter(), OtherPrograms()

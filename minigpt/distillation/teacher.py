@@ -11,7 +11,7 @@ from minigpt.distillation.planning import teacher_settings
 from minigpt.distillation.settings import DistillationSettings
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
-from minigpt.runs.events import Started, TeacherTrained, TrainingEvent
+from minigpt.runs.events import StageEnded, Started, TrainingEvent
 from minigpt.runs.job import Events, Job, Share, Stage, StageState, Train, write_changes
 from minigpt.runs.plan import planner
 from minigpt.runs.saved_state import has_ended, last_state, load_weights
@@ -21,8 +21,21 @@ from minigpt.storage.run import Run
 from minigpt.training.clock import Control
 from minigpt.training.events import Finished
 from minigpt.training.world import World
+from minigpt.units import count, duration
 
 _OPTIONS = {"evaluates_whole_text": False}
+
+
+class TeacherTrained(StageEnded):
+    """The teacher of a distilled run has ended, and the model that learns from it begins."""
+
+    @property
+    def text(self) -> str:
+        figures = f"{count(self.finished.step, 'step')} in {duration(self.finished.seconds)}"
+        if self.finished.bits_per_byte is not None:
+            tokens = count(self.finished.validation_tokens, "held-out token")
+            figures += f", {self.finished.bits_per_byte:.4f} bits per byte on {tokens}"
+        return f"the teacher is trained ({figures}); now the model learns from it and from the text"
 
 
 class TeacherStage(Stage):

@@ -10,13 +10,11 @@ from typing import Any, TypeVar
 
 from minigpt.config import TrainConfig
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
-from minigpt.run_options import RunOptions
+from minigpt.run_options import Request, RunOptions
 from minigpt.runs.events import Event
 from minigpt.runs.find_run import find_run
-from minigpt.runs.job import run_job
+from minigpt.runs.job import run_job, sinks_of
 from minigpt.runs.plan import Plan
-from minigpt.runs.request import Request
-from minigpt.runs.sinks import sinks_of
 from minigpt.runs.start_run import plan_run, prepare, start_run
 from minigpt.storage.run import read_record
 from minigpt.threads import respect_cpu_quota, sharing_cores

@@ -22,7 +22,7 @@ from minigpt.distributed.joined_world import joined_world
 from minigpt.distributed.launch import LOST, _cause
 from minigpt.distributed.rendezvous import group_store
 from minigpt.errors import ConfigError, TrainingError
-from minigpt.runs.request import Request
+from minigpt.run_options import Request
 from minigpt.storage.run import Run
 from minigpt.training.world import World
 

@@ -13,8 +13,7 @@ from minigpt.errors import CheckpointError, ConfigError
 from minigpt.model.gpt import GPT
 from minigpt.runs import job as module
 from minigpt.runs.events import Event, Started
-from minigpt.runs.job import Events, Job, Share, Stage, Train, run_job
-from minigpt.runs.sinks import Sink
+from minigpt.runs.job import Events, Job, Share, Sink, Stage, Train, run_job
 from minigpt.storage.run import Run
 from minigpt.training.clock import Control
 from minigpt.training.events import Finished, Notice, Step
