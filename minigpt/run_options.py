@@ -1,6 +1,5 @@
 """A training run as a user asks for it: its texts, its name, and the options that were given."""
 
-import dataclasses
 import difflib
 import os
 from collections.abc import Mapping
@@ -80,12 +79,6 @@ class RunOptions:
         values = {"preset": self.preset, "tokenizer": self.tokenizer, "from": self.base, **self.shape}
         values |= self.reading.to_dict() | self.training.to_dict()
         return {name: value for name, value in values.items() if name in self.given}
-
-    def with_training(self, **settings: Any) -> "RunOptions":
-        """A copy in which these training settings were given too."""
-        return dataclasses.replace(
-            self, training=self.training.replace(**settings), given=self.given | frozenset(settings)
-        )
 
 
 _SHAPE_NAMES = ("n_layer", "n_head", "n_embd", "dropout")

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -11,8 +11,9 @@ from minigpt.edges import provided
 
 
 @contextmanager
-def torch_threads(count: int, before: int) -> Iterator[None]:
-    """A context in which torch computes with `count` threads instead of `before`."""
+def torch_threads(count: int) -> Iterator[None]:
+    """A context in which torch computes with `count` threads."""
+    before = torch.get_num_threads()
     if count == before:
         yield
         return
@@ -34,13 +35,10 @@ def threads_per_process(processes: int) -> int:
     return max(1, available_cores() // processes)
 
 
-@contextmanager
-def sharing_cores(processes: int) -> Iterator[None]:
+def sharing_cores(processes: int) -> AbstractContextManager[None]:
     """A context in which torch computes with as many threads as each of the `processes` on this machine will have."""
-    before = torch.get_num_threads()
     alone = processes == 1 or "OMP_NUM_THREADS" in os.environ
-    with torch_threads(before if alone else threads_per_process(processes), before):
-        yield
+    return nullcontext() if alone else torch_threads(threads_per_process(processes))
 
 
 def watch_load() -> None:

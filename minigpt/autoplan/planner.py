@@ -14,7 +14,7 @@ from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.autoplan.measured_plan import MeasuredPlan
 from minigpt.autoplan.next_steps import find_suspects
 from minigpt.autoplan.overheads import Overheads
-from minigpt.autoplan.plan_settings import plan_preset, plan_settings
+from minigpt.autoplan.plan_settings import plan_preset, plan_settings, with_training
 from minigpt.autoplan.planned_settings import PlannedSettings
 from minigpt.autoplan.throughput import StepTimer
 from minigpt.baselines import baselines
@@ -75,7 +75,7 @@ def _measured_plan(draft: Draft) -> Generator[Activity, None, MeasuredPlan]:
         dtypes = ("float32", "bfloat16") if device.multiplies_bfloat16_faster() else ("float32",)
     elif (dtype := device.resolve_dtype(options.training.dtype, target)) != torch.float16:
         # Recorded by name, so that the run keeps it; not float16, which a CPU lacks.
-        options = options.with_training(dtype=str(dtype).removeprefix("torch."))
+        options = with_training(options, dtype=str(dtype).removeprefix("torch."))
     measure = functools.partial(throughput.seconds_per_step, device=target, text=corpus, processes=draft.processes)
 
     def plan_with(timer: StepTimer) -> PlannedSettings:

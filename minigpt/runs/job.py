@@ -133,38 +133,41 @@ def sinks_of(job: Job, **settings: Any) -> list[Sink]:
 def run_job(
     job: Job, sinks: Sequence[Sink] = (), *, control: Control | None = None, world: World | None = None
 ) -> Generator[Event, None, None]:
-    """Trains the job. Gives each event to the sinks, then yields it; the notices of the sinks' ends come last.
+    """Trains the job. Gives each event to the sinks, then yields it; `Finished` comes last, after what the sinks say.
 
     Closing it stops the training, saves, and ends the sinks.
     Raises: what `minigpt.train()` raises; what a sink raises that cannot begin. An error after `Finished`, such as that
-    the end could not be saved or a sink's output is closed, is raised after the last notice.
+    the end could not be saved or that standard output is closed, is raised when `Finished` is yielded.
     """
     finished: Finished | None = None
-    late_error: CheckpointError | TrainingError | OSError | None = None
+    late_error: BaseException | None = None
     notices: list[str] = []
     try:
-        with closing(train_job(job, control or Control(), world or World())) as training:
-            for trained in training:
-                events = deque[Event]([trained])
-                while events:
-                    event = events.popleft()
-                    finished = event if isinstance(event, Finished) else finished
-                    for sink in sinks:
-                        events.extend(sink.receive(event))
-                    yield event
+        try:
+            with closing(train_job(job, control or Control(), world or World())) as training:
+                for trained in training:
+                    events = deque[Event]([trained])
+                    while events:
+                        event = events.popleft()
+                        finished = event if isinstance(event, Finished) else finished
+                        for sink in sinks:
+                            events.extend(sink.receive(event))
+                        if not isinstance(event, Finished):
+                            yield event
+        finally:
+            for sink in sinks:
+                notices.extend(sink.close(finished))
     except RunDivergedError as error:
         late_error = RunDivergedError(error.observed, planner().suspects(job.run.record) or error.advice)
         if finished is None:
             raise late_error from error
-    except (CheckpointError, TrainingError, OSError) as error:
+    except (CheckpointError, TrainingError, OSError, KeyboardInterrupt) as error:
         if finished is None:
             raise
         late_error = error
-    finally:
-        for sink in sinks:
-            notices.extend(sink.close(finished))
     if finished is not None:
         yield from (Notice(finished.step, text) for text in notices)
+        yield finished
     if late_error is not None:
         raise late_error
 

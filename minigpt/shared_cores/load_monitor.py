@@ -156,8 +156,7 @@ class LoadMonitor:
     @contextmanager
     def limited_threads(self) -> Iterator[None]:
         """A context in which torch computes with `thread_count` threads."""
-        most = torch.get_num_threads()
-        with torch_threads(self.thread_count(most), most):
+        with torch_threads(self.thread_count(torch.get_num_threads())):
             yield
 
     def measure(self) -> None:

@@ -41,7 +41,7 @@ class ThreadTrials:
             yield
             return
         uses_all, started = self._uses_all(), self._clock()
-        with torch_threads(most if uses_all else fewer, most):
+        with torch_threads(most if uses_all else fewer):
             yield
         self._record(uses_all, self._clock() - started)
 
