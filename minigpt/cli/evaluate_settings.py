@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from minigpt.cli.options import CommandSettings
+from minigpt.cli.render.terminal import note
 from minigpt.config import ReadingConfig
 from minigpt.settings import setting
+from minigpt.units import count
 
 if TYPE_CHECKING:
     from minigpt.cli.render.evaluation import TextResult
@@ -71,13 +73,35 @@ class EvaluateSettings(CommandSettings):
     def evaluate_texts(
         self, checkpoint: "Checkpoint", sources: list[str], reading: dict[str, Any], windows: "Windows"
     ) -> "TextResult":
-        """Evaluates the texts of these sources, read with these settings."""
-        from minigpt.cli.text_evaluation import evaluate_texts
+        """Evaluates the documents of these sources together, read with these settings; prints notes on them."""
+        import numpy as np
 
-        return evaluate_texts(
-            checkpoint, sources, ReadingConfig(**reading), windows, self.loss_on or "all", self.by_position,
-            lambda found: self.notes_on(found, checkpoint),
-        )  # fmt: skip
+        from minigpt.cli.render.console import console, progress_bar
+        from minigpt.cli.render.evaluation import TextResult
+        from minigpt.cli.text_evaluation import break_down_stream
+        from minigpt.data.corpus import Corpus
+        from minigpt.data.sources import scan
+        from minigpt.evaluation.documents import document_origins, document_stream
+
+        given, loss_on = ReadingConfig(**reading), self.loss_on or "all"
+        found = scan(sources, text_key=given.text_key, encoding=given.encoding, encoding_errors=given.encoding_errors)
+        for each in found.notes:
+            note(each)
+        for name in found.skipped:
+            note(f"skipped {name}: not a text file")
+        for each in self.notes_on(found, checkpoint):
+            note(f"note: {each}")
+        with progress_bar(console(), "tokenizing", in_bytes=True) as report:
+            tokenizer = checkpoint.tokenizer.with_names() if given.special_tokens else checkpoint.tokenizer
+            corpus = Corpus.build(found, tokenizer, validation_fraction=0, progress=report)
+        corpus.check_loss_on(loss_on)
+        stream, scored = document_stream(corpus, windows.limit), corpus.scored(loss_on, "train")
+        if scored is not None:
+            scored = np.insert(scored[: len(stream) - 1], 0, False)
+        labels = [origin.label for origin in document_origins(found, 0)[: windows.limit]]
+        title = "all texts" if windows.limit is None else f"the first {count(len(labels), 'document')}"
+        parts = break_down_stream(checkpoint, stream, scored, windows, self.by_position)
+        return TextResult(title, labels, parts, loss_on)
 
     def prepare(self, names: Sequence[str]) -> list[Measurement]:  # noqa: ARG002
         """The measurements that have these names, with their data.

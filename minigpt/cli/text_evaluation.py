@@ -1,63 +1,20 @@
-"""Evaluates texts for `minigpt evaluate`."""
+"""Evaluates tokens for `minigpt evaluate`."""
 
 from typing import TYPE_CHECKING, Any
 
 from minigpt.cli.models import out_of_memory_as
 from minigpt.cli.prompts import listed
-from minigpt.cli.render.evaluation import TextResult
 from minigpt.cli.render.terminal import note
-from minigpt.config import ReadingConfig
 from minigpt.errors import GenerationError
-from minigpt.units import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
-    from minigpt.data.sources import Scan
     from minigpt.evaluation.breakdown import Breakdown
     from minigpt.evaluation.perplexity import Windows
     from minigpt.storage.checkpoint import Checkpoint
 
 OUT_OF_MEMORY = "out of memory during evaluation; give a smaller --batch-size, or --device cpu"
-
-
-def evaluate_texts(
-    checkpoint: "Checkpoint",
-    sources: list[str],
-    reading: ReadingConfig,
-    windows: "Windows",
-    loss_on: str,
-    by_position: bool,
-    notes_on: "Callable[[Scan], list[str]]",
-) -> TextResult:
-    """Evaluates the documents of these texts together, on the turns of the role `loss_on`; prints `notes_on` them."""
-    import numpy as np
-
-    from minigpt.cli.render.console import console, progress_bar
-    from minigpt.data.corpus import Corpus
-    from minigpt.data.sources import scan
-    from minigpt.evaluation.documents import document_origins, document_stream
-
-    found = scan(sources, text_key=reading.text_key, encoding=reading.encoding, encoding_errors=reading.encoding_errors)
-    for each in found.notes:
-        note(each)
-    for name in found.skipped:
-        note(f"skipped {name}: not a text file")
-    for each in notes_on(found):
-        note(f"note: {each}")
-    with progress_bar(console(), "tokenizing", in_bytes=True) as report:
-        tokenizer = checkpoint.tokenizer.with_names() if reading.special_tokens else checkpoint.tokenizer
-        corpus = Corpus.build(found, tokenizer, validation_fraction=0, progress=report)
-    corpus.check_loss_on(loss_on)
-    stream, scored = document_stream(corpus, windows.limit), corpus.scored(loss_on, "train")
-    if scored is not None:
-        scored = np.insert(scored[: len(stream) - 1], 0, False)
-    labels = [origin.label for origin in document_origins(found, 0)[: windows.limit]]
-    title = "all texts" if windows.limit is None else f"the first {count(len(labels), 'document')}"
-    parts = break_down_stream(checkpoint, stream, scored, windows, by_position)
-    return TextResult(title, labels, parts, loss_on)
 
 
 def break_down_stream(

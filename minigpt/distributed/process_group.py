@@ -248,6 +248,15 @@ class ProcessGroup(JoinedWorld):
         yield gathering.read
         gathering.finish()
 
+    def distribute_like(self, value: Tensor, other: Tensor) -> Tensor:
+        value = value.to(other.device)
+        if not is_sharded_tensor(other) or value.shape != other.shape:
+            return value
+        from torch.distributed.tensor import distribute_tensor
+
+        placements = other.placements  # type: ignore[attr-defined]
+        return distribute_tensor(value, other.device_mesh, placements, src_data_rank=None)  # type: ignore[attr-defined]
+
     def _gather(self, tensor: Tensor) -> Tensor:
         if not is_sharded_tensor(tensor):
             return tensor

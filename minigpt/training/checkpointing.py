@@ -22,7 +22,7 @@ from minigpt.training.events import Notice, Saved
 from minigpt.training.progress import BestResult, Progress
 from minigpt.training.spike_detection import DivergedError
 from minigpt.training.state import TrainingState, progress_of
-from minigpt.training.world import World, distribute_like, to_local
+from minigpt.training.world import World, to_local
 
 _NOTHING_YET = "nothing was saved yet"
 
@@ -126,9 +126,8 @@ class Checkpointer:
         )
         assert best is not None
         present = trained_state(self.model)
-        load_trained_state(
-            self.model, {name: distribute_like(value, present[name]) for name, value in best.tensors.items()}
-        )
+        place = self.world.distribute_like
+        load_trained_state(self.model, {name: place(value, present[name]) for name, value in best.tensors.items()})
 
     def _load_last(self) -> LastState | None:
         """The last saved state, on every process."""

@@ -14,7 +14,6 @@ from minigpt.storage.last_state import LastState
 from minigpt.training.muon import Muon
 from minigpt.training.progress import Progress, SavedWith
 from minigpt.training.step import TrainStep
-from minigpt.training.world import distribute_like
 
 _LOSS_SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 
@@ -74,7 +73,7 @@ class TrainingState:
             kind, _, name = full_name.partition(".")
             if kind == "model":
                 _check_tensor(state, full_name, value, present.get(name))
-                weights[name] = distribute_like(value, present[name])
+                weights[name] = step.world.distribute_like(value, present[name])
             elif kind == "spike_detector":
                 _check_tensor(state, full_name, value, detector.statistics)
                 detector.statistics = value.to(detector.statistics.device)
@@ -85,7 +84,7 @@ class TrainingState:
                 if like is None and required:
                     continue  # an additional state of an optimizer that this run does not use
                 _check_tensor(state, full_name, value, like)
-                states[parameter_name][key] = distribute_like(value, parameters[parameter_name])
+                states[parameter_name][key] = step.world.distribute_like(value, parameters[parameter_name])
         if missing := sorted(present.keys() - weights.keys()):
             raise CheckpointError(f"{state.damaged}: it has no tensor {'model.' + missing[0]!r}; copy it again")
         for name, entries in states.items():

@@ -115,6 +115,10 @@ class World:
         """The main process's state, on every process. All processes must read its tensors in the same order."""
         return state
 
+    def distribute_like(self, value: Tensor, other: Tensor) -> Tensor:
+        """A full tensor on the device of another, and sharded like it if they have the same shape."""
+        return value.to(other.device)
+
     @contextmanager
     def gathering(self, tensors: Mapping[str, Tensor]) -> Iterator[Callable[[Tensor], Tensor]]:  # noqa: ARG002
         """A context for writing tensors, and a function for the full tensor of one, which the main process writes.
@@ -140,14 +144,3 @@ def full_tensor(tensor: Tensor) -> Tensor:
 def to_local(tensor: Tensor) -> Tensor:
     """This process's shard of a tensor that may be sharded, to be read or changed in place."""
     return tensor.to_local() if is_sharded_tensor(tensor) else tensor  # type: ignore[attr-defined]
-
-
-def distribute_like(value: Tensor, other: Tensor) -> Tensor:
-    """A full tensor on the device of another, and sharded like it if they have the same shape."""
-    value = value.to(other.device)
-    if not is_sharded_tensor(other) or value.shape != other.shape:
-        return value
-    from torch.distributed.tensor import distribute_tensor
-
-    placements = other.placements  # type: ignore[attr-defined]
-    return distribute_tensor(value, other.device_mesh, placements, src_data_rank=None)  # type: ignore[attr-defined]
