@@ -192,11 +192,8 @@ class Checkpointer:
             return None
         self._check_finite()
         self.ensure_folder(progress)
-        model, step = self.model, progress.step
-        path = self._write(
-            lambda run, read: run.save_best(model, step, loss, read), self._best_tensors(), "the best weights", step
-        )
-        return Saved(step, path, "best") if path else None
+        path = self._write_best(progress.step, loss)
+        return Saved(progress.step, path, "best") if path else None
 
     def save_last(self, progress: Progress, *, again: bool = False) -> Saved | None:
         """Saves the state to resume from. Does nothing if this step is already saved, unless `again`.
@@ -294,11 +291,8 @@ class Checkpointer:
             return
         self._check_finite()
         progress.restart_losses()
-        model, step = self.model, progress.step
-        self._write(
-            lambda run, read: run.save_best(model, step, None, read), self._best_tensors(), "the best weights", step
-        )
-        self.notices.append(f"the best weights were deleted; those of step {step:,} replace them")
+        self._write_best(progress.step, None)
+        self.notices.append(f"the best weights were deleted; those of step {progress.step:,} replace them")
 
     def _capture(self, progress: Progress) -> LastState:
         self._check_finite()
@@ -307,6 +301,10 @@ class Checkpointer:
     def _best_tensors(self) -> dict[str, Tensor]:
         """What `Run.save_best` writes. Adapters are never sharded, so that nothing of them is gathered."""
         return {} if adapter_of(self.model) is not None else to_huggingface(self.model)
+
+    def _write_best(self, step: int, loss: float | None) -> Path | None:
+        tensors, what = self._best_tensors(), "the best weights"
+        return self._write(lambda run, read: run.save_best(self.model, step, loss, read), tensors, what, step)
 
     def _check_finite(self) -> None:
         weights = map(to_local, trained_state(self.model).values())
