@@ -129,7 +129,7 @@ class RunRecord:
     is the Jinja template of a chat log's conversations, `model` and `training` are the settings that the run has,
     `expected` are the lowest and the highest bits per byte that its plan expected. `number` counts the starts and
     resumes of all runs in the same folder up to the last one of this run. `other` holds entries that this version does
-    not use.
+    not use, `unread` the options of `asked` that nothing installed has.
     """
 
     format: int | None = FORMAT
@@ -155,6 +155,7 @@ class RunRecord:
     changes: tuple[Change, ...] = ()
     result: Result | None = None
     other: Mapping[str, Any] = field(default_factory=dict)
+    unread: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_dict(
@@ -172,7 +173,7 @@ class RunRecord:
         parts: dict[str, Any] = {}
         for each in dataclasses.fields(cls):
             key = _key(each)
-            if each.name == "other" or (key not in entries and each.name != "format"):
+            if each.name in _NO_ENTRIES or (key not in entries and each.name != "format"):
                 continue
             try:
                 parts[each.name] = _READERS[each.name](entries.get(key), f"{path} is damaged", key)
@@ -180,11 +181,16 @@ class RunRecord:
                 if problems is None:
                     raise
                 problems.append(str(error))
-        return cls(**parts, other={key: value for key, value in entries.items() if key not in _KEYS})
+        other = {key: value for key, value in entries.items() if key not in _KEYS}
+        asked = entries.get("asked") if "asked" in parts else None
+        unread = {name: value for name, value in (asked or {}).items() if name not in OPTION_NAMES}
+        return cls(**parts, other=other, unread=unread)
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain values, in the order of training.json."""
-        values = {_key(each): getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "other"}
+        values = {
+            _key(each): getattr(self, each.name) for each in dataclasses.fields(self) if each.name not in _NO_ENTRIES
+        }
         plain = {key: value.to_dict() if hasattr(value, "to_dict") else value for key, value in values.items()}
         plain |= {"sources": list(self.sources), "changes": [each.to_dict() for each in self.changes]}
         plain["forecast"] = None if self.expected is None else list(self.expected)
@@ -243,7 +249,8 @@ def _key(each: "dataclasses.Field[Any]") -> str:
     return {"base": "from", "expected": "forecast"}.get(each.name, each.name)
 
 
-_KEYS = {_key(each) for each in dataclasses.fields(RunRecord)} - {"other"}
+_NO_ENTRIES = {"other", "unread"}  # fields that are no entries of training.json by these names
+_KEYS = {_key(each) for each in dataclasses.fields(RunRecord)} - _NO_ENTRIES
 
 # Each reader takes a value, the start of an error, which says that a file is damaged, and the value's key in that file.
 _Reader = Callable[[Any, str, str], Any]
