@@ -1,4 +1,4 @@
-"""The name, type, default, bounds and help text of every setting."""
+"""The settings of the spine: names, types, defaults, bounds and help texts. Edges add groups of theirs."""
 
 from typing import TYPE_CHECKING
 
