@@ -304,10 +304,8 @@ def installed_edges() -> tuple[Edge, ...]:
     """The edges that are there, those of other packages last."""
     from importlib.metadata import entry_points
 
-    return (
-        *(edge for edge in EDGES if edge.is_installed),
-        *(point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)),
-    )
+    others = (point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name))
+    return tuple(edge for edge in (*EDGES, *others) if edge.is_installed)
 
 
 @functools.cache

@@ -112,8 +112,16 @@ def find_suspects(
     names = tuple(name for name in asked if name in _SUSPECTS or (name, asked[name]) == ("dtype", "float16"))
     if not names:
         return "", ()
-    settings = ", ".join(f"--{name.replace('_', '-')} {asked[name]}" for name in names)
+    settings = ", ".join(_option(name, asked[name]) for name in names)
     return f"{settings} may be why; omit {'it' if len(names) == 1 else 'them'}", names
+
+
+def _option(name: str, value: object) -> str:
+    """A setting as an option of the command line."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag} {value}"
 
 
 def _of_failure(job: Job, record: RunRecord, result: Result) -> Iterator[NextStep]:
