@@ -159,7 +159,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     """Runs one measurement in this process."""
     import torch
 
-    from minigpt.threads import OtherPrograms
+    from minigpt.shared_cores.load_monitor import OtherPrograms
 
     measure: Callable[[], dict[str, float]]
     if job["case"] in TRAINING:

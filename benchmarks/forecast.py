@@ -48,7 +48,8 @@ def real(path: Path, minutes: float, seed: int) -> dict[str, Any]:
     """A run of so many minutes on this machine."""
     import minigpt
     from minigpt.autoplan.measured_plan import MeasuredPlan
-    from minigpt.runs.events import Planned, SpeedChange, Started
+    from minigpt.autoplan.speed_monitor import SpeedChange
+    from minigpt.runs.events import Planned, Started
     from minigpt.training.events import Step
 
     began, changes, in_steps, step = time.perf_counter(), [], 0.0, None

@@ -14,6 +14,7 @@ Names are imported when they are first used, so `import minigpt` takes no time.
 
 TYPE_CHECKING = False  # as in typing, which takes 5 ms to import
 if TYPE_CHECKING:
+    from minigpt.autoplan.speed_monitor import SpeedChange
     from minigpt.cli.render.training_display import show
     from minigpt.config import PRESETS, GPTConfig, SamplingConfig, TrainConfig
     from minigpt.data.corpus import Corpus
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from minigpt.model.gpt import GPT
     from minigpt.model.kv_cache import KVCache
     from minigpt.pretrained.gpt2 import load_gpt2
-    from minigpt.runs.events import Planned, SpeedChange, Started
+    from minigpt.runs.events import Planned, Started
     from minigpt.runs.fit import fit, plan
     from minigpt.runs.load import Model, load
     from minigpt.runs.plan import Plan
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from minigpt.training.loop import train
 
 _HOME = {
+    "autoplan.speed_monitor": "SpeedChange",
     "cli.render.training_display": "show",
     "config": "PRESETS GPTConfig SamplingConfig TrainConfig",
     "data.corpus": "Corpus",
@@ -60,7 +62,7 @@ _HOME = {
     "generation.streaming": "generate_text",
     "pretrained.gpt2": "load_gpt2",
     "inspection.activations": "inspect",
-    "runs.events": "Planned SpeedChange Started",
+    "runs.events": "Planned Started",
     "runs.fit": "fit plan",
     "runs.load": "Model load",
     "runs.plan": "Plan",

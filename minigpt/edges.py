@@ -45,9 +45,19 @@ class Edge:
 # Where several provide something at the same seam, the order is this one.
 EDGES = (
     Edge(
+        name="shared_cores",
+        sentence="Threads that leave cores to other programs, and that sleep while they wait for each other.",
+        package="minigpt.shared_cores",
+        provides={
+            "watch_load": "minigpt.shared_cores.load_monitor:watch_load",
+            "step_parts": "minigpt.shared_cores.thread_trials:try_threads",
+        },
+    ),
+    Edge(
         name="native",
         sentence="Operations of generation and training in C.",
         package="minigpt.native",
+        needs=("shared_cores",),
         provides={
             "accelerate": "minigpt.native.accelerate:accelerate",
             "step_parts": "minigpt.native.step_parts:use_compiled_code",
@@ -85,6 +95,7 @@ EDGES = (
             "tricks",
             "distributed",
             "lora",
+            "shared_cores",
         ),
         provides={
             "planner": "minigpt.autoplan.planner:MeasuringPlanner",

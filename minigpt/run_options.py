@@ -1,15 +1,18 @@
-"""The options that a user gave for a training run, told apart from the settings that have their default."""
+"""A training run as a user asks for it: its texts, its name, and the options that were given."""
 
-import dataclasses
 import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig, preset_config
 from minigpt.errors import ConfigError, quoted
 from minigpt.settings import plain_number
+from minigpt.tokenizer.display import plain_name
+
+_LONGEST_NAME = 200  # bytes; file systems allow 255, and temporary folders add to it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +80,34 @@ class RunOptions:
         values |= self.reading.to_dict() | self.training.to_dict()
         return {name: value for name, value in values.items() if name in self.given}
 
-    def with_training(self, **settings: Any) -> "RunOptions":
-        """A copy in which these training settings were given too."""
-        return dataclasses.replace(
-            self, training=self.training.replace(**settings), given=self.given | frozenset(settings)
-        )
-
 
 _SHAPE_NAMES = ("n_layer", "n_head", "n_embd", "dropout")
 _TRAINING, _READING = TrainConfig.__dataclass_fields__, ReadingConfig.__dataclass_fields__
 OPTION_NAMES = frozenset({"preset", "tokenizer", "from", *_SHAPE_NAMES, *_TRAINING, *_READING})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The texts, the name and the options of a run; the same options mean the same when the run is resumed.
+
+    Raises: ConfigError for a name that is not a plain folder name.
+    """
+
+    sources: tuple[str, ...] = ()
+    name: str | None = None
+    checkpoints: Path = Path("checkpoints")
+    options: RunOptions = field(default_factory=RunOptions)
+    allow_change: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name is None:
+            return
+        if not isinstance(self.name, str):
+            raise ConfigError(f"name ({quoted(self.name)}) must be a string")
+        if (length := len(self.name.encode(errors="surrogatepass"))) > _LONGEST_NAME:
+            raise ConfigError(f"name ({self.name[:20]!r} …) has {length} bytes; it must have at most {_LONGEST_NAME}")
+        if Path(self.name).name != self.name or self.name[:1] in ("", ".") or plain_name(self.name) != self.name:
+            raise ConfigError(
+                f"name ({self.name!r}) must be a plain folder name in {self.checkpoints}: without slashes, newlines "
+                "and control characters, and not beginning with a dot"
+            )

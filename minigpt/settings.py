@@ -23,20 +23,20 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     group: str = "Options",
+    chosen: bool = False,
     choices: Sequence[str] | Callable[..., list[str]] = (),
     on_resume: Literal["free", "allowed", "never"] | None = None,
 ) -> Any:
     """A dataclass field with a help text and its heading, and bounds (`min`, `max` inclusive; `above`, `below` not).
 
+    With `chosen`, a run's planner chooses it for the text and the machine if it is not given.
     `choices` are what a shell completes, for a setting of texts; or a function that finds it, as typer calls it.
     `on_resume` says whether a resumed run may change it: freely, only if that is allowed, or never; by default its
     heading decides (see `minigpt.runs.changes`).
     """
     bounds = {"min": min, "max": max, "above": above, "below": below}
-    return dataclasses.field(
-        default=default,
-        metadata={"help": help, "bounds": bounds, "group": group, "choices": choices, "on_resume": on_resume},
-    )
+    shown = {"help": help, "group": group, "chosen": chosen, "choices": choices}
+    return dataclasses.field(default=default, metadata={**shown, "bounds": bounds, "on_resume": on_resume})
 
 
 def plain_number(value: Any) -> Any:

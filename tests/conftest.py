@@ -56,7 +56,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.delenv("MINIGPT_CHECKPOINTS", raising=False)
-    monkeypatch.setattr("minigpt.threads.OtherPrograms.cores", lambda _: 0.0)  # a plan notes a busy machine
+    monkeypatch.setattr(
+        "minigpt.shared_cores.load_monitor.OtherPrograms.cores", lambda _: 0.0
+    )  # a plan notes a busy machine
     for name in ("fox.txt", "corpus.txt"):
         (tmp_path / name).write_text("the quick brown fox jumps over the lazy dog; " * 60)
     return tmp_path

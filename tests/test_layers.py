@@ -23,13 +23,13 @@ SPINE: Mapping[str, set[str]] = {
         "bounded_reading": "",
         "settings": "errors",
         "config": "edges errors settings",
-        "run_options": "errors settings config",
         "cgroups": "",
         "device": "errors config cgroups",
         "cores": "cgroups",
-        "threads": "cgroups cores",
+        "threads": "edges cores",
         "model": "edges errors config device",
         "tokenizer": "edges errors seeds bounded_reading config",
+        "run_options": "errors settings config tokenizer",
         "data": "edges errors units optional_packages seeds bounded_reading cores config device tokenizer",
         "storage": "edges errors shell bounded_reading settings config run_options device model tokenizer data",
         "pretrained": "edges errors optional_packages bounded_reading config device model tokenizer storage",
@@ -76,7 +76,8 @@ AT_THE_TERMINAL = (
     "minigpt.distributed.launch", "minigpt.exporters.command", "minigpt.inspection.command",
     "minigpt.inspection.explained_output", "minigpt.inspection.token_colors", "minigpt.inspection.token_table",
     "minigpt.interactive.chat", "minigpt.interactive.play", "minigpt.interactive.session", "minigpt.lora.command",
-    "minigpt.memorization.command", "minigpt.memorization.drawing", "minigpt.reports.command", "minigpt.server.command",
+    "minigpt.memorization.annotations", "minigpt.memorization.command", "minigpt.memorization.drawing",
+    "minigpt.reports.command", "minigpt.server.command",
 )  # fmt: skip
 LARGEST_SPINE, LARGEST_PACKAGE, LARGEST_TRAINING = 13_000, 38_000, 2_000  # lines of Python
 TERMINAL = {"typer", "click", "rich"}

@@ -17,10 +17,10 @@ constants and the spread for the experiments in scaling.jsonl.
 """
 
 import math
+from typing import NamedTuple
 
 from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.config import GPTConfig
-from minigpt.runs.events import ExpectedRange
 
 FLOOR, WIDTH, ALPHA, DATA, BETA = 0.8573, 0.0272, 0.55, 0.2454, 0.55
 VOCABULARY, REPEATS = 0.0158, 3.0
@@ -37,6 +37,20 @@ EXPERIMENTS = {  # their bounds: millions of tokens, megabytes, passes over the 
 LONGER_SPREAD = 0.035  # in the logarithm, of the change by training longer: nine of ten pairs of runs, of 3 texts
 _MOST_LONGER = 4.0  # times as many tokens, as in those pairs
 _MOST_OUTSIDE = 1.4  # of the experiments: a factor of 4 in one figure, or of 2 in two
+
+
+class ExpectedRange(NamedTuple):
+    """The range in which the bits per byte of four of five runs end."""
+
+    low: float
+    high: float
+
+    def times(self, factor: float) -> "ExpectedRange":
+        """The range of runs that end at `factor` times the bits per byte."""
+        return ExpectedRange(factor * self.low, factor * self.high)
+
+    def __str__(self) -> str:
+        return f"{self.low:.2f}–{self.high:.2f}"
 
 
 def effective_bytes(seen: float, n_bytes: float, repeats: float) -> float:

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 from minigpt.autoplan.all_settings import all_settings
+from minigpt.autoplan.expectation import ExpectedRange
 from minigpt.autoplan.planned_settings import PlannedSettings
 from minigpt.baselines.baselines import Baseline
 from minigpt.distillation.planning import teacher_settings
 from minigpt.lora.fine_tuning import trained_parameters
-from minigpt.runs.events import ExpectedRange
 from minigpt.runs.plan import Plan, Row
 from minigpt.units import count, duration, size
 

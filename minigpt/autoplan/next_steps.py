@@ -11,13 +11,12 @@ import numpy as np
 from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.autoplan.defaults import usual_learning_rate
-from minigpt.autoplan.expectation import continued_range
+from minigpt.autoplan.expectation import ExpectedRange, continued_range
 from minigpt.autoplan.plan_settings import LEARNING
 from minigpt.baselines.baselines import recorded_baselines
 from minigpt.cli.render.annotations import NextStep
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.source_files import path_from_here
-from minigpt.runs.events import ExpectedRange
 from minigpt.runs.find_run import LENGTH
 from minigpt.runs.job import Job
 from minigpt.runs.saved_state import last_state

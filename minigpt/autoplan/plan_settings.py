@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.corpus_stats import CorpusStats
@@ -133,18 +134,18 @@ def plan_settings(
     )
     seen = planned.tokens_seen
     if may_shorten and seen < _SHORT_RUN:
-        short = plan_with(options.with_training(context_length=_SHORT_CONTEXT))
+        short = plan_with(with_training(options, context_length=_SHORT_CONTEXT))
         return replace(short, is_usual=planned.is_usual)
     _check_batch(config, options, stats, context, processes)
     if "steps" in chosen and planned.seconds > 60 * DEFAULT_MINUTES:
-        return plan_with(options.with_training(minutes=DEFAULT_MINUTES))
+        return plan_with(with_training(options, minutes=DEFAULT_MINUTES))
     if distills:
         distilled = replace(planned, seconds_per_step=timer(model, config).seconds)
         planned = distilled.with_teacher(timing.seconds)
         seen = planned.tokens_seen
     elif base is None and asked.distill == "auto" and pays(config, seen, seen / stats.n_tokens):
         try:
-            distilled = plan_with(options.with_training(distill="on"))
+            distilled = plan_with(with_training(options, distill="on"))
         except TooLargeError:  # with a teacher beside the model
             pass
         else:
@@ -154,6 +155,11 @@ def plan_settings(
             f"distill_weight ({asked.distill_weight:g}) needs a teacher, and none is trained here; give --distill on"
         )
     return _against_overfitting(planned, options, stats, seen, plan_with, fine_tuning=base is not None)
+
+
+def with_training(options: RunOptions, **settings: Any) -> RunOptions:
+    """The options with these training settings, as if they had been given too."""
+    return replace(options, training=options.training.replace(**settings), given=options.given | frozenset(settings))
 
 
 def _shape(
@@ -240,7 +246,7 @@ def _smaller_adapter(
     """
     asked = all_settings(options.training)
     if all_settings(config).lora_embedding and "lora_embedding" not in options.given:
-        planned = plan_with(options.with_training(lora_embedding=False))
+        planned = plan_with(with_training(options, lora_embedding=False))
         why = "the token embedding is not trained with the adapter, to fit into memory (--lora-embedding)"
     elif (
         fine_tuning
@@ -248,7 +254,7 @@ def _smaller_adapter(
         and not asked.freeze
         and asked.sharding != "on"  # which no adapter can be combined with
     ):
-        planned = plan_with(options.with_training(lora=True))
+        planned = plan_with(with_training(options, lora=True))
         rank = all_settings(planned.training).lora_rank
         why = (
             f"only an adapter of rank {rank} is trained (--lora): training all weights takes "

@@ -4,12 +4,11 @@ from dataclasses import dataclass, replace
 
 from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.corpus_stats import CorpusStats
-from minigpt.autoplan.expectation import expected_range, relative_loss
+from minigpt.autoplan.expectation import ExpectedRange, expected_range, relative_loss
 from minigpt.autoplan.overheads import STARTING, Overheads
 from minigpt.autoplan.throughput import Measure
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.distillation.planning import TEACHER_SHARE, TeacherPlan, relative_loss_with_teacher, teacher_settings
-from minigpt.runs.events import ExpectedRange
 
 _DISTURBED = 1.2  # times as long as the same steps a moment before or after
 

@@ -14,7 +14,7 @@ from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.autoplan.measured_plan import MeasuredPlan
 from minigpt.autoplan.next_steps import find_suspects
 from minigpt.autoplan.overheads import Overheads
-from minigpt.autoplan.plan_settings import plan_preset, plan_settings
+from minigpt.autoplan.plan_settings import plan_preset, plan_settings, with_training
 from minigpt.autoplan.planned_settings import PlannedSettings
 from minigpt.autoplan.throughput import StepTimer
 from minigpt.baselines import baselines
@@ -24,10 +24,11 @@ from minigpt.data.corpus import Corpus
 from minigpt.distillation.planning import TEACHER_SHARE
 from minigpt.edges import is_installed
 from minigpt.errors import ConfigError
-from minigpt.runs.events import Activity, Event
+from minigpt.runs.events import Activity
 from minigpt.runs.plan import FINE_TUNED, Draft, Plan, Planner
+from minigpt.shared_cores.load_monitor import TOLERANCE, OtherPrograms
 from minigpt.storage.run_record import RunRecord
-from minigpt.threads import TOLERANCE, OtherPrograms
+from minigpt.training.events import Activity, Notice
 
 # Seconds of the last measurement, of the steps that were chosen: some virtual machines change their speed every few
 # seconds.
@@ -40,7 +41,7 @@ _MUCH_COPIED = 0.05  # of the held-out text
 class MeasuringPlanner(Planner):
     """Measures the text and this machine, and chooses settings by the rules of `plan_settings`."""
 
-    def plan(self, draft: Draft) -> Generator[Event, None, Plan]:
+    def plan(self, draft: Draft) -> Generator[Activity | Notice, None, Plan]:
         """Measures and plans the run.
 
         Raises: ConfigError for settings that cannot be combined, do not fit into memory or leave no time to train.
@@ -56,7 +57,7 @@ class MeasuringPlanner(Planner):
         return find_suspects(record, record.model, record.training, diverged=True)[0]
 
 
-def _measured_plan(draft: Draft) -> Generator[Event, None, MeasuredPlan]:
+def _measured_plan(draft: Draft) -> Generator[Activity, None, MeasuredPlan]:
     request, corpus, base, target = draft.request, draft.corpus, draft.base, draft.device
     options = request.options
     began, others = time.perf_counter(), OtherPrograms()
@@ -75,7 +76,7 @@ def _measured_plan(draft: Draft) -> Generator[Event, None, MeasuredPlan]:
         dtypes = ("float32", "bfloat16") if device.multiplies_bfloat16_faster() else ("float32",)
     elif (dtype := device.resolve_dtype(options.training.dtype, target)) != torch.float16:
         # Recorded by name, so that the run keeps it; not float16, which a CPU lacks.
-        options = options.with_training(dtype=str(dtype).removeprefix("torch."))
+        options = with_training(options, dtype=str(dtype).removeprefix("torch."))
     measure = functools.partial(throughput.seconds_per_step, device=target, text=corpus, processes=draft.processes)
 
     def plan_with(timer: StepTimer) -> PlannedSettings:

@@ -1,20 +1,51 @@
 """Compares the speed of a run with the one that its plan measured, and says once what to expect if it differs."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
+from minigpt.autoplan.expectation import ExpectedRange
 from minigpt.autoplan.measured_plan import MeasuredPlan
 from minigpt.autoplan.planned_settings import PlannedSettings
-from minigpt.runs.events import Event, SpeedChange, Started
-from minigpt.runs.job import Job
-from minigpt.runs.sinks import Sink, SinkSettings
-from minigpt.threads import TOLERANCE, OtherPrograms
+from minigpt.runs.events import Event, Remark, Started
+from minigpt.runs.job import Job, Sink
+from minigpt.runs.sink_settings import SinkSettings
+from minigpt.shared_cores.load_monitor import TOLERANCE, OtherPrograms
 from minigpt.training.events import Step
+from minigpt.units import count, duration
 
 _SLOWER, _FASTER = 0.75, 1.33  # of the measured speed: what changes the result visibly
 _FRACTION = 0.02  # of the run's training in one stretch
 _MIN_SECONDS, _MAX_SECONDS = 2.0, 20.0  # of a stretch
 _STRETCHES = 3  # in a row that differ, so that a moment does not count
 _WARMUP = 3  # steps
+
+
+@dataclass(frozen=True)
+class SpeedChange(Remark):
+    """A new run trains much slower or faster than its plan measured. Happens at most once.
+
+    `tokens_per_second` is the speed of the last steps, `measured` that of the plan; `others_compute` says that other
+    programs have used the processors meanwhile. At the new speed the run will take `steps` steps, `seconds_left` are
+    left for training, and `expected` are the bits per byte at the end, None where nothing can be said.
+    """
+
+    step: int
+    tokens_per_second: float
+    measured: float
+    others_compute: bool
+    steps: int
+    seconds_left: float
+    expected: ExpectedRange | None
+
+    @property
+    def text(self) -> str:
+        change = "training is faster than measured"
+        if self.tokens_per_second < self.measured:
+            change = "this machine is doing other things" if self.others_compute else "training is slower than measured"
+        now = f"now expected: {count(self.steps, 'step')}, {duration(self.seconds_left)} left"
+        if self.expected is not None:
+            now += f", {self.expected} bits per byte"
+        return f"{change}: {self.tokens_per_second:,.0f} tokens/s where {self.measured:,.0f} were measured; {now}"
 
 
 class SpeedMonitor:

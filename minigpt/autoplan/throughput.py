@@ -19,7 +19,7 @@ from minigpt.device import allow_tf32, free_memory, resolve_dtype
 from minigpt.errors import TrainingError
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT
-from minigpt.threads import watch_load
+from minigpt.shared_cores.load_monitor import watch_load
 from minigpt.training.memory import is_out_of_memory
 from minigpt.training.prepare import prepare_model
 from minigpt.training.step import TrainStep

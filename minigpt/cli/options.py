@@ -50,15 +50,14 @@ class CommandSettings(Settings):
 
 
 def settings_options(
-    *groups: tuple[type[Settings], Iterable[str]], chosen: Iterable[str] = (), **groups_in_place: type[Settings]
+    *groups: tuple[type[Settings], Iterable[str]], **groups_in_place: type[Settings]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A decorator that gives a command one option per named setting, and the settings that were typed as `given`.
 
-    `chosen` are settings whose default depends on the text or the machine. A further group has its options where the
-    command has a parameter of that name, which gets the settings that were typed.
+    A further group has its options where the command has a parameter of that name, which gets the settings that were
+    typed.
     """
     names = [name for _, group in groups for name in group]
-    chosen = frozenset(chosen)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command)
@@ -67,11 +66,11 @@ def settings_options(
         for name, parameter in own.parameters.items():
             if name in groups_in_place:
                 kind = groups_in_place[name]
-                parameters.extend(_option(kind, each, False) for each in names_of(kind))
+                parameters.extend(_option(kind, each) for each in names_of(kind))
             elif name != "given":
                 parameters.append(parameter.replace(annotation=hints[name]))
         for kind, group in groups:
-            parameters.extend(_option(kind, name, name in chosen) for name in group)
+            parameters.extend(_option(kind, name) for name in group)
 
         @functools.wraps(command)
         def collect(**values: Any) -> None:
@@ -98,7 +97,7 @@ def _typed(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in typed.items()}
 
 
-def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parameter:
+def _option(settings: type[Settings], name: str) -> inspect.Parameter:
     """The option of one field: `n_layer: int` becomes `--n-layer INTEGER`; None if it is not typed."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
     (kind,) = value_types(annotations_of(settings)[name])
@@ -106,7 +105,7 @@ def _option(settings: type[Settings], name: str, chosen: bool) -> inspect.Parame
         annotation: Any = list[str] | None
     else:
         annotation = kind | None
-    default = "chosen" if chosen else field.default
+    default = "chosen" if field.metadata["chosen"] else field.default
     named = "on" if default is True else default
     shown = "" if default is False or default in (None, (), "") else f" [default: {named}]"
     flag = name.replace("_", "-")

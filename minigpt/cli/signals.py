@@ -60,14 +60,6 @@ def ignore_interrupts() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def ignore_sigterm() -> None:
-    """Makes SIGTERM do nothing from here on: the process ends by itself, as soon as it has reported its error.
-
-    torchrun and srun send it to all processes when one of them has failed.
-    """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
 @contextmanager
 def handling(stop: Handler, save: Handler) -> Iterator[None]:
     """Calls `stop` for Ctrl-C, SIGTERM and SIGHUP and `save` for SIGUSR1, on systems that have them.

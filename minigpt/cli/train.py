@@ -13,28 +13,20 @@ from minigpt.cli.signals import exiting_on_stops, ignoring_sigusr1, signals_as_r
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
 from minigpt.edges import provided
 from minigpt.errors import ConfigError, RunFinishedError
-from minigpt.run_options import RunOptions
-from minigpt.runs.sinks import sink_settings
+from minigpt.run_options import Request, RunOptions
+from minigpt.runs.sink_settings import sink_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from minigpt.runs.job import Job
-    from minigpt.runs.request import Request
     from minigpt.training.world import World
-
-_CHOSEN = (  # for the text or the machine, if they are not given
-    "dropout", "token_noise", "bpe_dropout", "sampled_softmax", "spelling_features", "embedding_weight_decay",
-    "n_layer", "n_head", "n_embd", "context_length", "batch_size", "learning_rate", "optimizer", "patience",
-    "eval_tokens",
-)  # fmt: skip
 
 
 @settings_options(
     (GPTConfig, ("n_layer", "n_head", "n_embd", "dropout")),
     (TrainConfig, names_of(TrainConfig)),
     (ReadingConfig, names_of(ReadingConfig)),
-    chosen=_CHOSEN,
     sinks=sink_settings(),
 )
 def train(
@@ -87,8 +79,6 @@ def train(
     - `minigpt train corpus.txt --watch`
     - `minigpt train corpus.txt --resume`
     """
-    from minigpt.runs.request import Request  # fast, but --help does not need it
-
     request = Request(  # before anything slow is imported
         sources=tuple(sources or ()),
         name=name,
@@ -105,7 +95,7 @@ def train(
         _train(request, sinks, resume=resume)
 
 
-def _prepare(request: "Request", *, alone: bool) -> None:
+def _prepare(request: Request, *, alone: bool) -> None:
     if not request.sources:
         raise ConfigError("there is no text to prepare; give a text file: minigpt train corpus.txt --prepare")
     if not alone:
@@ -127,7 +117,7 @@ def _prepare(request: "Request", *, alone: bool) -> None:
         note("these are tokens already, which training reads where they are: there is nothing to prepare")
 
 
-def _plan(request: "Request", *, resume: bool) -> None:
+def _plan(request: Request, *, resume: bool) -> None:
     if not request.sources:
         raise ConfigError("there is no text to plan for; give a text file: minigpt train corpus.txt --plan")
     if resume:
@@ -148,14 +138,13 @@ def _plan(request: "Request", *, resume: bool) -> None:
         display.follow(plan_run(request, processes, processes, display.progress))
 
 
-def _train(request: "Request", sinks: dict[str, Any], *, resume: bool) -> None:
+def _train(request: Request, sinks: dict[str, Any], *, resume: bool) -> None:
     """Trains and draws; ends with the result, or with the state saved and the exit code of the signal."""
     with ignoring_sigusr1(), _joined_world(request, resume=resume) as world:
         from minigpt.cli.render.console import console
         from minigpt.cli.render.run_display import RunDisplay
         from minigpt.cli.train_end import print_how_to_resume, print_next_steps
-        from minigpt.runs.job import run_job
-        from minigpt.runs.sinks import sinks_of
+        from minigpt.runs.job import run_job, sinks_of
         from minigpt.training.clock import Control
         from minigpt.training.events import Notice
 
@@ -168,7 +157,7 @@ def _train(request: "Request", sinks: dict[str, Any], *, resume: bool) -> None:
             display = RunDisplay(job, out, world.size)
             with (
                 signals_as_requests(control, display.stop) as signals,
-                closing(run_job(job, [display, *sinks_of(job, **sinks)], control=control, world=world)) as events,
+                closing(run_job(job, [*sinks_of(job, **sinks), display], control=control, world=world)) as events,
             ):
                 for event in events:
                     if display.finished is not None and isinstance(event, Notice):
@@ -180,7 +169,7 @@ def _train(request: "Request", sinks: dict[str, Any], *, resume: bool) -> None:
             print_next_steps(job, request.checkpoints, display.annotations)
 
 
-def _joined_world(request: "Request", *, resume: bool) -> "AbstractContextManager[World]":
+def _joined_world(request: Request, *, resume: bool) -> "AbstractContextManager[World]":
     """The processes that train together: those that an edge starts and joins, else this one."""
     if joins := provided("world"):
         return joins[0](request, resume=resume)
@@ -191,7 +180,7 @@ def _joined_world(request: "Request", *, resume: bool) -> "AbstractContextManage
     return nullcontext(World())
 
 
-def _prepared_job(request: "Request", out: "Console", world: "World", *, resume: bool) -> "Job | None":
+def _prepared_job(request: Request, out: "Console", world: "World", *, resume: bool) -> "Job | None":
     """The job, ready to train; None if the run to resume is finished."""
     from minigpt.cli.render.preparation import PreparationDisplay
     from minigpt.runs.start_run import prepare

@@ -22,10 +22,10 @@ class GPTConfig(Settings):
 
     vocab_size: int = _shape(50257, "vocabulary size in tokens", min=1)
     n_positions: int = _shape(1024, "context length in tokens", min=1)
-    n_embd: int = _shape(768, "width of the model: features per token", min=1)
-    n_layer: int = _shape(12, "number of transformer blocks", min=1, max=10_000)
-    n_head: int = _shape(12, "attention heads per block", min=1)
-    dropout: float = _shape(0.0, "dropout probability in training", min=0, below=1, on_resume="allowed")
+    n_embd: int = _shape(768, "width of the model: features per token", min=1, chosen=True)
+    n_layer: int = _shape(12, "number of transformer blocks", min=1, max=10_000, chosen=True)
+    n_head: int = _shape(12, "attention heads per block", min=1, chosen=True)
+    dropout: float = _shape(0.0, "dropout probability in training", min=0, below=1, on_resume="allowed", chosen=True)
     layer_norm_epsilon: float = _shape(1e-5, "epsilon added to the variance in every layer norm", above=0)
     activation_function: Literal["gelu_new", "gelu"] = _shape(
         "gelu_new", "activation function of the MLP: gelu_new (GPT-2's tanh form of GELU) or gelu (exact)"

@@ -30,16 +30,16 @@ class TrainSettings(Settings):
         above=0,
         max=1e9,
     )
-    context_length: int | None = _batch(None, "tokens per training sequence", min=1)
-    batch_size: int = _batch(32, "sequences per optimizer step", min=1)
+    context_length: int | None = _batch(None, "tokens per training sequence", min=1, chosen=True)
+    batch_size: int = _batch(32, "sequences per optimizer step", min=1, chosen=True)
     batch_tokens: int | None = _batch(None, "tokens per optimizer step, instead of --batch-size", min=1)
     micro_batch_size: int | None = _batch(
         None, "sequences per forward pass; gradients are accumulated over the batch", min=1
     )
     optimizer: Literal["muon", "adamw"] = _optimization(
-        "muon", "muon (AdamW for all but the blocks' matrices) or adamw, the default for fine-tuning"
+        "muon", "muon (AdamW for all but the blocks' matrices) or adamw, the default for fine-tuning", chosen=True
     )
-    learning_rate: float = _optimization(3e-3, "peak learning rate", above=0)
+    learning_rate: float = _optimization(3e-3, "peak learning rate", above=0, chosen=True)
     schedule: Literal["cosine", "trapezoid", "constant"] = _optimization("trapezoid", "learning rate after the warmup")
     warmup_steps: int | None = _optimization(
         None, "steps of linear warmup [default: 100, at most a tenth of the run]", min=0
@@ -50,7 +50,7 @@ class TrainSettings(Settings):
     final_learning_rate: float = _optimization(0.0, "final learning rate as a fraction of the peak", min=0, max=1)
     weight_decay: float = _optimization(0.1, "decoupled weight decay of matrices", min=0)
     embedding_weight_decay: float | None = _optimization(
-        None, "decoupled weight decay of the embeddings; --weight-decay if only that is given", min=0
+        None, "decoupled weight decay of the embeddings; --weight-decay if only that is given", min=0, chosen=True
     )
     beta1: float = _optimization(0.9, "AdamW's beta1", min=0, below=1)
     beta2: float = _optimization(0.99, "AdamW's beta2", min=0, below=1)
@@ -68,6 +68,7 @@ class TrainSettings(Settings):
         "validation tokens per evaluation; the last one uses all, or as many as fit into a tenth of --minutes",
         min=1,
         on_resume="allowed",
+        chosen=True,
     )
     sample_every: int | None = _saving(None, "steps between samples; 0: none [default: at most 5 samples]", min=0)
     sample_prompt: str = _saving(
@@ -75,7 +76,9 @@ class TrainSettings(Settings):
     )
     save_every: int | None = _saving(None, "steps between checkpoints [default: one at every evaluation]", min=1)
     save_minutes: float = _saving(5.0, "maximum minutes between checkpoints", above=0)
-    patience: int | None = _saving(None, "evaluations without improvement before early stopping; 0: never", min=0)
+    patience: int | None = _saving(
+        None, "evaluations without improvement before early stopping; 0: never", min=0, chosen=True
+    )
     seed: int = _machine(1337, "random seed of everything random in the run", min=0, max=2**63 - 1, on_resume="allowed")
     checkpoint_activations: Literal["auto", "on", "off"] = _machine(
         "auto", "recompute activations in the backward pass to save memory; auto: if memory is short"

@@ -11,18 +11,31 @@ from minigpt.distillation.planning import teacher_settings
 from minigpt.distillation.settings import DistillationSettings
 from minigpt.errors import CheckpointError
 from minigpt.model.gpt import GPT
-from minigpt.runs.events import Started, TeacherTrained, TrainingEvent
+from minigpt.runs.events import StageEnded, Started, TrainingEvent
 from minigpt.runs.job import Events, Job, Share, Stage, StageState, Train, write_changes
 from minigpt.runs.plan import planner
-from minigpt.runs.saved_state import has_ended, last_state, load_weights
+from minigpt.runs.saved_state import last_state, load_weights
 from minigpt.storage.checkpoint import TRAINING, save_checkpoint
 from minigpt.storage.files import exists
 from minigpt.storage.run import Run
 from minigpt.training.clock import Control
 from minigpt.training.events import Finished
 from minigpt.training.world import World
+from minigpt.units import count, duration
 
 _OPTIONS = {"evaluates_whole_text": False}
+
+
+class TeacherTrained(StageEnded):
+    """The teacher of a distilled run has ended, and the model that learns from it begins."""
+
+    @property
+    def text(self) -> str:
+        figures = f"{count(self.finished.step, 'step')} in {duration(self.finished.seconds)}"
+        if self.finished.bits_per_byte is not None:
+            tokens = count(self.finished.validation_tokens, "held-out token")
+            figures += f", {self.finished.bits_per_byte:.4f} bits per byte on {tokens}"
+        return f"the teacher is trained ({figures}); now the model learns from it and from the text"
 
 
 class TeacherStage(Stage):
@@ -48,7 +61,7 @@ class TeacherStage(Stage):
             return None
         teacher = Run.open(path)
         seconds = teacher.record.seconds
-        if has_ended(teacher):
+        if _has_ended(teacher):
             return StageState("after its teacher, which is trained", "", seconds, path)
         if (state := last_state(teacher)) is None:
             return None
@@ -82,7 +95,7 @@ def open_teacher(job: Job) -> tuple[Job, bool]:
     if exists(path / TRAINING):
         run = Run.open(path)
         model, _ = load_weights(run)
-        if is_trained := has_ended(run):
+        if is_trained := _has_ended(run):
             run.remove_states()
         else:
             run.revise(training=config, result=None)  # the length may have changed
@@ -148,3 +161,12 @@ def _save_again(teacher: Share, job: Job) -> None:
     """Saves the teacher in the folder of a job's run that was moved to a new one."""
     if teacher.run is not None and not exists(job.run.teacher_path / TRAINING):
         save_checkpoint(job.run.teacher_path, teacher.model, job.corpus.tokenizer, teacher.run.record, new=True)
+
+
+def _has_ended(run: Run) -> bool:
+    """Whether the run has a result, and no older state: if its last state was not saved, an earlier one goes on."""
+    result = run.record.result
+    if result is None:
+        return False
+    state = last_state(run)
+    return state is None or result.step is None or state.step >= result.step

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from minigpt.cli.signals import ignore_sigterm, signals_as_requests
+from minigpt.cli.signals import signals_as_requests
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.distributed.launch import LOST, launch, requested_devices
 from minigpt.distributed.launchers import is_child, is_launched, is_restarted
 from minigpt.errors import ConfigError, DataError, MinigptError, TrainingError
 
 if TYPE_CHECKING:
+    from minigpt.distributed.process_group import JoinedWorld
     from minigpt.model.gpt import GPT
-    from minigpt.runs.request import Request
+    from minigpt.run_options import Request
     from minigpt.training.clock import Control
     from minigpt.training.world import World
 
@@ -40,8 +41,8 @@ def joined_world(request: "Request", *, resume: bool) -> Iterator["World"]:
             raise typer.Exit(launch(count, device, request))
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no warnings of hosts without a name for their address
     from minigpt.distributed.process_group import init_world
+    from minigpt.distributed.rendezvous import ProcessLostError
     from minigpt.threads import respect_cpu_quota
-    from minigpt.training.world import ProcessLostError
 
     respect_cpu_quota()
     world = init_world()
@@ -57,7 +58,9 @@ def joined_world(request: "Request", *, resume: bool) -> Iterator["World"]:
     except ProcessLostError as error:
         if is_child():
             os._exit(LOST)  # leaving the process group can hang forever once a process has died
-        ignore_sigterm()
+        # The process ends by itself, as soon as it has reported its error; torchrun and srun send SIGTERM to all
+        # processes when one of them has failed.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if (failure := world.failure()) is None:
             raise
         raise (TrainingError(failure) if world.is_main else typer.Exit(1)) from error
@@ -84,7 +87,7 @@ def _described(request: "Request", *, resume: bool) -> dict[str, Any]:
 
 
 @contextmanager
-def _closing(world: "World") -> Iterator[None]:
+def _closing(world: "JoinedWorld") -> Iterator[None]:
     """Closes the process group at an end that all processes reach.
 
     A process that fails exits without closing it, after its error message: NCCL would wait for operations that the

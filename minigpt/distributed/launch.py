@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from minigpt.cli.signals import STOPS, handling
 from minigpt.cli.train_end import how_to_resume
-from minigpt.errors import CheckpointError, DeviceError, TrainingError
+from minigpt.errors import CheckpointError, TrainingError
 
 if TYPE_CHECKING:
-    from minigpt.runs.request import Request
+    from minigpt.run_options import Request
 
 LOST = 75  # exit code of a process that lost the connection to the others: the launcher says which one died
 _EXPECTED = {0, *(128 + number for number in STOPS)}  # exit codes of a process that ended as requested
@@ -46,15 +46,6 @@ def requested_devices(request: "Request", resume: bool) -> tuple[int, str]:
     return count or 1, device
 
 
-def check_count(count: int, device: str) -> None:
-    """Raises ConfigError or DeviceError if `count` processes cannot train on that device of this machine."""
-    from minigpt.cores import available_cores
-    from minigpt.distributed.process_group import local_device
-
-    if count > 1 and local_device(device, count).type == "cpu" and count > available_cores():
-        raise DeviceError(f"devices ({count}) must be at most {available_cores()}, the cores that this process may use")
-
-
 def launch(count: int, device: str, request: "Request") -> int:
     """Runs this command in `count` processes on that device; returns the exit code of the main one.
 
@@ -64,6 +55,8 @@ def launch(count: int, device: str, request: "Request") -> int:
     from minigpt.distributed.launchers import environment_of
 
     if count > available_cores():  # fewer report a wrong device themselves
+        from minigpt.distributed.devices import check_count
+
         check_count(count, device)
     children: list[subprocess.Popen[bytes]] = []
     signals: list[int] = []

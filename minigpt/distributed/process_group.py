@@ -20,19 +20,20 @@ from torch._C._distributed_c10d import GradBucket, PrefixStore, Store
 from torch.nn.parallel import DistributedDataParallel
 
 from minigpt.config import TrainConfig
-from minigpt.device import free_memory, resolve_device
+from minigpt.device import free_memory
+from minigpt.distributed.devices import local_device
 from minigpt.distributed.gathering import Gathering
 from minigpt.distributed.launchers import Placement, placement
-from minigpt.distributed.rendezvous import close_when_lost, connect, find_interface, join, poll
+from minigpt.distributed.rendezvous import ProcessLostError, close_when_lost, connect, find_interface, join, poll
 from minigpt.distributed.settings import DistributedSettings
 from minigpt.edges import provided
-from minigpt.errors import ConfigError, DeviceError, MinigptError
+from minigpt.errors import ConfigError, MinigptError
 from minigpt.model.gpt import GPT
 from minigpt.runs.job import Job
 from minigpt.storage.last_state import LastState
 from minigpt.storage.tensors import TensorFile
 from minigpt.threads import threads_per_process
-from minigpt.training.world import Item, ProcessLostError, World, full_tensor, is_sharded_tensor, to_local
+from minigpt.training.world import Item, World, full_tensor, is_sharded_tensor, to_local
 
 # A process that ends closes its connections, which the others notice at once, and `close_when_lost` closes those to a
 # machine that is gone. The timeout is for a process that hangs. It must be longer than the main process takes to read a
@@ -47,7 +48,27 @@ if _SYNC_BUFFERS not in signature(DistributedDataParallel).parameters:
 _DDP_OPTIONS: Any = {_SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
 
 
-class ProcessGroup(World):
+class JoinedWorld(World):
+    """The processes of `minigpt train`, which start and end together; here one."""
+
+    def close(self) -> None:
+        """Closes the connections to the other processes."""
+
+    def check_same(self, command: Mapping[str, Any]) -> None:
+        """All processes say what they are asked to do, by names with values that JSON can represent.
+
+        Raises: ConfigError on the main process if another process is asked to do something else.
+        """
+
+    def failure(self) -> str | None:
+        """The error of the main process, or on that process the one of another; None if there is none in some seconds.
+
+        A wrong setting is wrong for all processes, and only the main one is to report it.
+        """
+        return None
+
+
+class ProcessGroup(JoinedWorld):
     """Several processes, of which this is one. Most methods communicate: all must call them in the same order.
 
     `is_ours` says whether `close` closes torch's group, which a program may have initialized.
@@ -288,7 +309,7 @@ class BroadcastTensors(Mapping[str, Tensor]):
         return len(self.shapes)
 
 
-def init_world() -> World:
+def init_world() -> JoinedWorld:
     """The world that the environment variables of torchrun or srun describe; without them, a world of one process.
 
     torchrun's are RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. If the program has
@@ -299,7 +320,7 @@ def init_world() -> World:
     """
     place = placement()
     if place is None:
-        return World()
+        return JoinedWorld()
     if not dist.is_initialized():
         return ProcessGroup.connected(place)
     if "gloo" not in (backend := dist.get_backend_config()):
@@ -313,27 +334,6 @@ def init_world() -> World:
 
 def _shown(name: str, command: Mapping[str, Any]) -> str:
     return f"no {name}" if command.get(name) is None else f"{name} ({command[name]})"
-
-
-def local_device(name: str, processes: int, rank: int = 0) -> torch.device:
-    """The device for one of several processes on this machine; on CUDA each has a different one.
-
-    Raises: DeviceError if there are too few devices; ConfigError if `name` is that of a single device.
-    """
-    device = resolve_device(name)
-    if device.type == "cpu":
-        return device
-    if device.index is not None:
-        raise ConfigError(
-            f"device ({name!r}) is a single device; give {device.type}: each of the {processes} processes needs its own"
-        )
-    count = torch.cuda.device_count() if device.type == "cuda" else 1
-    if processes > count:
-        raise DeviceError(
-            f"devices ({processes}) must be at most {count}, the {device.type} devices of this machine; "
-            "more processes need --device cpu"
-        )
-    return torch.device(device.type, rank)
 
 
 def _sum_gradients(_: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:

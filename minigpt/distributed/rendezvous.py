@@ -17,8 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from minigpt.distributed.launchers import Placement
-from minigpt.errors import ConfigError
-from minigpt.training.world import ProcessLostError
+from minigpt.errors import ConfigError, TrainingError
 
 _JOIN_MINUTES = 5  # for all processes to connect
 _LOST_AFTER = 60  # seconds without an answer from another machine until the connection to it is lost
@@ -26,6 +25,10 @@ _PROBES = 6  # questions in that time to a machine from which nothing is expecte
 _LIBUV = os.name != "nt"  # torch has it everywhere but on Windows
 _POLL = 0.05  # seconds
 _ATTEMPTS = "minigpt/attempts"  # the key of the number of groups that have begun
+
+
+class ProcessLostError(TrainingError):
+    """Another process of the run has ended, so this one cannot continue."""
 
 
 def connect(place: Placement) -> Store:

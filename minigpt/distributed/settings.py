@@ -30,7 +30,7 @@ class DistributedSettings(TrainSettings):
         return self.devices
 
     def check_devices(self) -> None:
-        from minigpt.distributed.launch import check_count  # imports torch
+        from minigpt.distributed.devices import check_count  # imports torch
 
         super().check_devices()
         check_count(self.devices or 1, self.device)

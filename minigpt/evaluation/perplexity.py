@@ -116,7 +116,7 @@ def evaluate(
     context, stride = resolve_protocol(model.config, context, stride)
     stream = token_array(tokens)
     nats, n_scored, n_bytes = 0.0, 0, 0
-    watch_load(torch.get_num_threads())
+    watch_load()
     is_sharded = world is not None and world.is_sharded  # its gathered weights would become inference tensors
     with eval_mode(model), torch.no_grad() if is_sharded else torch.inference_mode():
         batches = sliding_windows(stream, context, stride, max_tokens, batch_size, world, progress, scored)

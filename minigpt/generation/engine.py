@@ -64,7 +64,7 @@ class Engine(ModelRunner):
         self.lock = threading.RLock()
         self.n_starts = 0
         if self.device.type == "cpu":
-            watch_load(torch.get_num_threads())
+            watch_load()
 
     def use_cache(self, cache: KVCache) -> None:
         """Uses this cache from now on."""

@@ -10,11 +10,11 @@ import typer
 
 from minigpt.cli.models import open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, ModelArgument, settings_options
-from minigpt.cli.output_file import check_output
 from minigpt.cli.prompts import READING, note_unread_text, read_prompts, refuse_reading
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig, SamplingConfig
 from minigpt.errors import ConfigError, DataError, GenerationError
+from minigpt.pages.output_file import check_output
 from minigpt.units import size
 
 if TYPE_CHECKING:

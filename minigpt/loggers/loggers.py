@@ -14,12 +14,12 @@ from typing import Any
 from minigpt.cli.render.terminal import note
 from minigpt.errors import ConfigError, first_line_of
 from minigpt.loggers.settings import LoggerSettings
-from minigpt.runs.events import Activity, Event, Planned, SpeedChange, Started, TeacherTrained
-from minigpt.runs.job import Job
-from minigpt.runs.sinks import Sink, SinkSettings
+from minigpt.runs.events import Event, Planned, Remark, StageEnded, Started
+from minigpt.runs.job import Job, Sink
+from minigpt.runs.sink_settings import SinkSettings
 from minigpt.storage.remove_run import find_removable, remove_run
 from minigpt.storage.run import Run
-from minigpt.training.events import Evaluation, Finished, Notice, Sample, Saved, Step
+from minigpt.training.events import Activity, Evaluation, Finished, Notice, Sample, Saved, Step
 from minigpt.training.events import Event as TrainEvent
 
 
@@ -205,8 +205,10 @@ class LoggerSink(Sink):
     def receive(self, event: Event) -> Iterable[Event]:
         if isinstance(event, Started):
             self._open(event)
-        elif self._log is not None and not isinstance(event, SpeedChange | Activity | Planned):
-            self._log(event.finished if isinstance(event, TeacherTrained) else event)
+        elif self._log is not None and isinstance(event, StageEnded):
+            self._log(event.finished)
+        elif self._log is not None and not isinstance(event, Remark | Activity | Planned):
+            self._log(event)
         return ()
 
     def close(self, finished: Finished | None) -> Iterable[str]:  # noqa: ARG002

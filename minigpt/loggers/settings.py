@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from minigpt.errors import ConfigError
 from minigpt.optional_packages import check_installed
-from minigpt.runs.sinks import SinkSettings
+from minigpt.runs.sink_settings import SinkSettings
 from minigpt.settings import setting
 
 LOGGERS = ("tensorboard", "wandb")

@@ -15,7 +15,7 @@ from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
 from minigpt.model.kv_cache import KVCache
 from minigpt.native import compiled
-from minigpt.threads import watch_load
+from minigpt.shared_cores.load_monitor import watch_load
 
 # As in decode.c: the forms of a matrix, the errors of minigpt_step, the outputs in one int8 panel, and rows.
 _BY_ROWS, _BY_COLUMNS, _INT8 = range(3)

@@ -1,4 +1,4 @@
-"""The parts of a training step on a CPU in compiled C code, and its use of threads and memory."""
+"""The parts of a training step on a CPU in compiled C code, and its use of memory."""
 
 from typing import Any
 
@@ -8,20 +8,13 @@ from torch import Tensor
 from minigpt.config import TrainConfig
 from minigpt.device import keep_freed_memory
 from minigpt.native import operations, weight_updates
-from minigpt.native.thread_trials import ThreadTrials
-from minigpt.threads import watch_load
 from minigpt.training import muon
 from minigpt.training.loss import HEAD_ROWS, HeadPlan, LogitsGradient, head_plan
 from minigpt.training.step_parts import StepParts
 
 
 def use_compiled_code(parts: StepParts, config: TrainConfig, given: dict[str, Any]) -> None:  # noqa: ARG001
-    """On a CPU, makes the loss and Muon compute in C where that is faster than PyTorch.
-
-    A single process also tries how many threads are fastest beside other programs, with a budget in minutes: the number
-    of threads changes how sums are rounded, and a run with a budget in steps or epochs is to end with the same weights
-    each time.
-    """
+    """On a CPU, makes the loss and Muon compute in C where that is faster than PyTorch."""
     if parts.model.token_embedding.weight.device.type != "cpu":
         return
     keep_freed_memory()
@@ -29,10 +22,6 @@ def use_compiled_code(parts: StepParts, config: TrainConfig, given: dict[str, An
     parts.optimizers = [
         CompiledMuon(optimizer) if type(optimizer) is muon.Muon else optimizer for optimizer in parts.optimizers
     ]
-    if parts.world.size == 1:
-        load = watch_load(torch.get_num_threads())
-        if config.minutes is not None:
-            parts.context = ThreadTrials(load).limited_threads
 
 
 def compiled_head_plan(

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from minigpt.cli.options import CheckpointsOption, run_argument
-from minigpt.cli.output_file import check_output
 from minigpt.cli.render.terminal import note, some_of, write
 from minigpt.errors import ConfigError
+from minigpt.pages.output_file import check_output
 from minigpt.reports import REPORT
 
 

@@ -13,9 +13,9 @@ from minigpt.reports import REPORT, loss_curve
 from minigpt.reports.page_data import rounded
 from minigpt.reports.run_report import write_report
 from minigpt.reports.settings import ReportSettings
-from minigpt.runs.events import Event, SpeedChange, Started, TeacherTrained
-from minigpt.runs.job import Job
-from minigpt.runs.sinks import Sink, SinkSettings
+from minigpt.runs.events import Event, Remark, Started
+from minigpt.runs.job import Job, Sink
+from minigpt.runs.sink_settings import SinkSettings
 from minigpt.storage.run import Run
 from minigpt.tokenizer.display import one_line
 from minigpt.training.events import Evaluation, Finished, Notice, Sample, Step
@@ -123,7 +123,7 @@ class RunningReport:
         """Notes how far the run has come, and what the next page says."""
         if isinstance(event, Step):
             self._step = event
-        elif isinstance(event, Notice | SpeedChange | TeacherTrained):
+        elif isinstance(event, Notice | Remark):
             self._notices = [*self._notices[-_MOST_NOTICES + 1 :], one_line(event.text)]
 
     def write(self) -> None:

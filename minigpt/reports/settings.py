@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from minigpt.errors import ConfigError
 from minigpt.reports import REPORT
-from minigpt.runs.sinks import SinkSettings
+from minigpt.runs.sink_settings import SinkSettings
 from minigpt.settings import setting
 
 

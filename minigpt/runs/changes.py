@@ -10,7 +10,7 @@ from typing import Any
 
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.errors import ConfigError
-from minigpt.run_options import RunOptions
+from minigpt.run_options import Request, RunOptions
 from minigpt.storage.run_record import TEXT, Change, Resumable, RunRecord
 
 _BY_HEADING = {
@@ -42,6 +42,11 @@ def is_free(option: str, *, dropout: float | None = None) -> bool:
     if option == _FREE_WITHOUT_DROPOUT:
         return dropout == 0
     return _kind(option) == "free"
+
+
+def asked_by(request: Request) -> dict[str, Any]:
+    """The options that a resumed run is compared with, by name."""
+    return {name: value for name, value in request.options.to_dict().items() if not is_free(name)}
 
 
 def changes_in(record: RunRecord, begun: Resumable, asked: Mapping[str, Any], name: str) -> list[Change]:

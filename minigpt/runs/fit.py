@@ -9,19 +9,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minigpt.config import TrainConfig
-from minigpt.errors import CheckpointError, ConfigError, TrainingError
-from minigpt.run_options import RunOptions
+from minigpt.errors import ConfigError
+from minigpt.run_options import Request, RunOptions
 from minigpt.runs.events import Event
 from minigpt.runs.find_run import find_run
-from minigpt.runs.job import run_job
+from minigpt.runs.job import run_job, sinks_of
 from minigpt.runs.plan import Plan
-from minigpt.runs.request import Request
-from minigpt.runs.sinks import sinks_of
 from minigpt.runs.start_run import plan_run, prepare, start_run
 from minigpt.storage.run import read_record
 from minigpt.threads import respect_cpu_quota, sharing_cores
 from minigpt.training.clock import Control
-from minigpt.training.events import Finished
 
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """Text files, folders or globs; `-` is standard input."""
@@ -113,25 +110,9 @@ def _fit(
     if resume and request.options.training.n_processes is None and (directory := find_run(request)) is not None:
         _refuse_devices(read_record(directory).training)
     job = yield from (start_run(planned, keeps_plan=True) if planned else prepare(request, resume=resume))
-    finished: Finished | None = None
-    late_error: CheckpointError | TrainingError | KeyboardInterrupt | None = None
     control = control or Control()
-    try:
-        with closing(run_job(job, sinks_of(job, no_report=not report), control=control)) as events:
-            for event in _interruptible(events, control):  # so that a save that fails on leaving raises
-                if isinstance(event, Finished):
-                    finished = event  # the last event for the caller, after the notices on the pages
-                else:
-                    yield event
-    except (CheckpointError, TrainingError, KeyboardInterrupt) as error:
-        # The end could not be saved, the run has diverged, or Ctrl-C came too late.
-        if finished is None:
-            raise
-        late_error = error
-    if finished is not None:
-        yield finished
-    if late_error is not None:
-        raise late_error
+    with closing(run_job(job, sinks_of(job, no_report=not report), control=control)) as events:
+        yield from _interruptible(events, control)  # `closing`, so that a save that fails on leaving raises
 
 
 def _interruptible(items: Iterator[Item], control: Control) -> Iterator[Item]:

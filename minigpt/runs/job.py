@@ -1,7 +1,7 @@
 """A training job, the stages that edges add to it, and `run_job()`, which trains it and gives its events to sinks."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ from minigpt.model.gpt import GPT
 from minigpt.runs.events import Event, Started, TrainingEvent
 from minigpt.runs.plan import Plan, planner
 from minigpt.runs.saved_state import resume_point
-from minigpt.runs.sinks import Sink
+from minigpt.runs.sink_settings import sink_settings
 from minigpt.storage.checkpoint import CONFIG, config_files, read_config
 from minigpt.storage.files import atomic_write
 from minigpt.storage.run import Run
@@ -103,41 +103,71 @@ def stage_state(run: Run) -> StageState | None:
     return next((state for stage in stages() if (state := stage.state(run)) is not None), None)
 
 
+class Sink:
+    """Receives the events of a job, such as a display, a logger or a page about the run.
+
+    Training does not depend on it: its own errors are its own to handle.
+
+    An edge provides a function of the job and of the `SinkSettings` at the seam "sinks", which returns a Sink or None.
+    """
+
+    def receive(self, event: Event) -> Iterable[Event]:  # noqa: ARG002
+        """Takes the next event. Returns the events that it adds after it, which every sink receives too.
+
+        Raises: MinigptError if it cannot begin, at the first `Started` only: nothing is trained yet.
+        """
+        return ()
+
+    def close(self, finished: Finished | None) -> Iterable[str]:  # noqa: ARG002
+        """Ends it, after training: `finished` is the last event, None if the run was left before. Returns notices."""
+        return ()
+
+
+def sinks_of(job: Job, **settings: Any) -> list[Sink]:
+    """The sinks of the installed edges for a job with these settings, of which those that no sink has are ignored."""
+    kind = sink_settings()
+    known = kind(**{name: value for name, value in settings.items() if name in kind.__dataclass_fields__})
+    return [sink for build in provided("sinks") if (sink := build(job, known)) is not None]
+
+
 def run_job(
     job: Job, sinks: Sequence[Sink] = (), *, control: Control | None = None, world: World | None = None
 ) -> Generator[Event, None, None]:
-    """Trains the job. Gives each event to the sinks, then yields it; the notices of the sinks' ends come last.
+    """Trains the job. Gives each event to the sinks, then yields it; `Finished` comes last, after what the sinks say.
 
     Closing it stops the training, saves, and ends the sinks.
     Raises: what `minigpt.train()` raises; what a sink raises that cannot begin. An error after `Finished`, such as that
-    the end could not be saved, is raised after the last notice.
+    the end could not be saved or that standard output is closed, is raised when `Finished` is yielded.
     """
     finished: Finished | None = None
-    late_error: CheckpointError | TrainingError | None = None
+    late_error: BaseException | None = None
     notices: list[str] = []
     try:
-        with closing(train_job(job, control or Control(), world or World())) as training:
-            for trained in training:
-                events = deque[Event]([trained])
-                while events:
-                    event = events.popleft()
-                    for sink in sinks:
-                        events.extend(sink.receive(event))
-                    finished = event if isinstance(event, Finished) else finished
-                    yield event
+        try:
+            with closing(train_job(job, control or Control(), world or World())) as training:
+                for trained in training:
+                    events = deque[Event]([trained])
+                    while events:
+                        event = events.popleft()
+                        finished = event if isinstance(event, Finished) else finished
+                        for sink in sinks:
+                            events.extend(sink.receive(event))
+                        if not isinstance(event, Finished):
+                            yield event
+        finally:
+            for sink in sinks:
+                notices.extend(sink.close(finished))
     except RunDivergedError as error:
         late_error = RunDivergedError(error.observed, planner().suspects(job.run.record) or error.advice)
         if finished is None:
             raise late_error from error
-    except (CheckpointError, TrainingError) as error:
+    except (CheckpointError, TrainingError, OSError, KeyboardInterrupt) as error:
         if finished is None:
             raise
         late_error = error
-    finally:
-        for sink in sinks:
-            notices.extend(sink.close(finished))
     if finished is not None:
         yield from (Notice(finished.step, text) for text in notices)
+        yield finished
     if late_error is not None:
         raise late_error
 

@@ -12,11 +12,11 @@ from minigpt.config import GPTConfig, TrainConfig, preset_config
 from minigpt.data.corpus import Corpus
 from minigpt.edges import provided
 from minigpt.errors import ConfigError
-from minigpt.runs.events import Event, ExpectedRange
-from minigpt.runs.request import Request
+from minigpt.run_options import Request
 from minigpt.storage.checkpoint import Checkpoint
 from minigpt.storage.run_record import BaselineRecord, RunRecord
 from minigpt.training.budget import planned_steps
+from minigpt.training.events import Activity, Notice
 from minigpt.units import count, size
 
 FINE_TUNED = "fine-tuned"  # instead of a preset's name, if the model to fine-tune gives the shape
@@ -86,8 +86,8 @@ class Plan(Draft):
         return None
 
     @property
-    def expected(self) -> ExpectedRange | None:
-        """The bits per byte, `low` to `high`, that four of five runs end with; None where nothing can be said."""
+    def expected(self) -> tuple[float, float] | None:
+        """The lowest and the highest bits per byte that four of five runs end with; None where nothing can be said."""
         return None
 
     def rows(self) -> list[Row]:
@@ -138,7 +138,7 @@ class Plan(Draft):
 class Planner:
     """Chooses settings. An edge provides a subclass at the seam "planner", of which the last one plans."""
 
-    def plan(self, draft: Draft) -> Generator[Event, None, Plan]:
+    def plan(self, draft: Draft) -> Generator[Activity | Notice, None, Plan]:
         """Chooses what the user did not give: a small preset, 5 minutes, batches of 1,024 tokens.
 
         Raises: ConfigError for options that cannot be combined or do not fit the text.

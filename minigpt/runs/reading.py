@@ -10,12 +10,12 @@ from minigpt.data.sources import Scan
 from minigpt.data.texts import find_texts
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError
-from minigpt.runs.events import Activity, Event
+from minigpt.runs.events import Event
 from minigpt.storage.run_record import CorpusRecord
 from minigpt.tokenizer.bpe_training import requested_vocab_size
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT
-from minigpt.training.events import Notice
+from minigpt.training.events import Activity, Notice
 from minigpt.units import count
 
 _SEARCHED = 2**22  # characters of a text in which names of special tokens are looked for

@@ -10,12 +10,12 @@ from minigpt.data.token_writer import ByteProgress
 from minigpt.device import resolve_device, resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, RunFinishedError, quoted
 from minigpt.model.gpt import GPT
-from minigpt.runs.changes import asked_after, changes_in, describe, is_free, refuse
+from minigpt.run_options import Request
+from minigpt.runs.changes import asked_after, asked_by, changes_in, describe, is_free, refuse
 from minigpt.runs.events import Event
-from minigpt.runs.find_run import LENGTH
+from minigpt.runs.find_run import LENGTH, absolute_sources
 from minigpt.runs.job import Job, stage_state
 from minigpt.runs.reading import corpus_record, read_corpus
-from minigpt.runs.request import Request
 from minigpt.runs.saved_state import last_state, load_weights, resume_point, weights_without_state
 from minigpt.shell import join
 from minigpt.storage.adapters import adapter_format, is_adapter, load_trained_state
@@ -66,7 +66,7 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
             f"{directory} holds its weights of step {step:,} but no state to resume; start a new run from those "
             f"weights with --from {directory.name}"
         )
-    changes = changes_in(record, begun, request.asked, str(directory))
+    changes = changes_in(record, begun, asked_by(request), str(directory))
     if not request.allow_change:
         refuse(changes, str(directory))
     shape, config, reading = _changed_settings(begun, request, changes)
@@ -112,7 +112,7 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
         model=shape,
         reading=reading,
         asked=asked_after(begun.asked, changes),
-        sources=request.absolute_sources or begun.sources,
+        sources=absolute_sources(request) or begun.sources,
         corpus=corpus_record(corpus),
         chat_template=corpus.tokenizer.chat_template,
         changes=(*record.changes, *changes),

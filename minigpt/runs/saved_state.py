@@ -31,15 +31,6 @@ def weights_without_state(run: Run) -> int | None:
     return int(step) or None
 
 
-def has_ended(run: Run) -> bool:
-    """Whether the run has a result, and no older state: if its last state was not saved, an earlier one goes on."""
-    result = run.record.result
-    if result is None:
-        return False
-    state = last_state(run)
-    return state is None or result.step is None or state.step >= result.step
-
-
 def last_state(run: Run) -> Progress | None:
     """The progress of the run's last saved state, if it has one."""
     return _progress(run.last_path, run.last_progress())

@@ -17,13 +17,13 @@ from minigpt.errors import ConfigError, FolderTakenError
 from minigpt.model.gpt import GPT
 from minigpt.pretrained.open_model import find_model, load_model
 from minigpt.pretrained.unread_characters import unread_characters
-from minigpt.run_options import RunOptions
-from minigpt.runs.events import Activity, Event, Planned
-from minigpt.runs.find_run import find_run
+from minigpt.run_options import Request, RunOptions
+from minigpt.runs.changes import asked_by
+from minigpt.runs.events import Event, Planned
+from minigpt.runs.find_run import absolute_sources, find_run, run_name
 from minigpt.runs.job import Job
 from minigpt.runs.plan import Draft, Plan, planner
 from minigpt.runs.reading import corpus_record, read_corpus
-from minigpt.runs.request import Request
 from minigpt.runs.resume import resume_run
 from minigpt.storage.adapters import adapter_of
 from minigpt.storage.checkpoint import TRAINING, Checkpoint, free_name
@@ -31,7 +31,7 @@ from minigpt.storage.files import exists
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import BaselinesRecord, Environment, RunRecord
 from minigpt.storage.runs import next_number
-from minigpt.training.events import Notice
+from minigpt.training.events import Activity, Notice
 from minigpt.training.prepare import prepare_model
 from minigpt.training.world import World
 
@@ -71,14 +71,14 @@ def plan_run(
         request.sources, base.tokenizer if base else options.tokenizer, options.reading, progress
     )
     corpus.check_loss_on(options.training.scored_role)
-    taken = checkpoints / request.run_name
+    taken = checkpoints / run_name(request)
     draft = Draft(
         request=request, directory=taken, corpus=corpus, base=base, device=target,
         processes=processes, local_processes=local_processes,
     )  # fmt: skip
     planned = yield from planner().plan(draft)
     yield Activity("")
-    directory = checkpoints / free_name(request.run_name, checkpoints)
+    directory = checkpoints / free_name(run_name(request), checkpoints)
     if directory != taken:
         existing = f"; to continue the existing run: --resume --name {taken.name}" if exists(taken / TRAINING) else ""
         note = f"{taken} already exists, so this run is {directory.name}{existing}"
@@ -137,8 +137,8 @@ def start_run(planned: Plan, *, keeps_plan: bool = False) -> Generator[Event, No
             threads=torch.get_num_threads(),
             processes=planned.processes,
         ),
-        sources=request.absolute_sources,
-        asked=RunOptions.of(request.asked),
+        sources=absolute_sources(request),
+        asked=RunOptions.of(asked_by(request)),
         reading=request.options.reading,
         base=str(base.directory) if base else None,
         adapter_base=adapter.record_base(base) if base and (adapter := adapter_of(model)) else None,
@@ -153,14 +153,14 @@ def start_run(planned: Plan, *, keeps_plan: bool = False) -> Generator[Event, No
         ),
         model=planned.model,
         training=planned.training,
-        expected=(expected.low, expected.high) if (expected := planned.expected) is not None else None,
+        expected=planned.expected,
     )
     directory, run = planned.directory, None
     while run is None:
         try:
             run = Run.create(directory, model, corpus.tokenizer, record)
         except FolderTakenError:  # since it was planned
-            taken, directory = directory, directory.with_name(free_name(request.run_name, request.checkpoints))
+            taken, directory = directory, directory.with_name(free_name(run_name(request), request.checkpoints))
             yield Notice(0, f"another run has just created {taken}, so this run is {directory.name}")
     run.lock()
     lacking = unread_characters(model, corpus.tokenizer, _beginning(corpus)) if base else []

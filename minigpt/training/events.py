@@ -1,4 +1,4 @@
-"""The events that `train()` yields: small frozen records to draw, collect or plot."""
+"""The events of a run, of which `train()` yields all but activities: small frozen records to draw, collect or plot."""
 
 import math
 from collections.abc import Mapping
@@ -7,6 +7,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 EndReason = Literal["length", "early stop", "diverged"]
+
+
+@dataclass(frozen=True)
+class Activity:
+    """A slow part of the preparation begins, and the previous one has ended. With an empty text, none begins.
+
+    `in_bytes` says that the progress callback is called with the bytes done and their total.
+    """
+
+    text: str
+    in_bytes: bool = False
 
 
 @dataclass(frozen=True)

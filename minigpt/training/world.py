@@ -14,16 +14,11 @@ from torch import Tensor, nn
 
 from minigpt.config import TrainConfig
 from minigpt.device import resolve_device
-from minigpt.errors import TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.storage.last_state import LastState
 from minigpt.storage.tensors import whole
 
 Item = TypeVar("Item")
-
-
-class ProcessLostError(TrainingError):
-    """Another process of the run has ended, so this one cannot continue."""
 
 
 class World:
@@ -39,9 +34,6 @@ class World:
     local_size: int = 1
     is_sharded: bool = False
     was_restarted: bool = False
-
-    def close(self) -> None:
-        """Closes the connections to the other processes."""
 
     def share(self, job: Any) -> None:
         """Sends the other processes what they need to train a job; None if there is nothing to train."""
@@ -97,29 +89,14 @@ class World:
         """Whether every process has memory for all weights."""
         return True
 
-    # Failures.
-
     def announce(self, key: str, text: str = "") -> bool:  # noqa: ARG002
         """Stores a value that every process and the launcher can read; returns whether that was possible."""
         return False
 
-    def check_same(self, command: Mapping[str, Any]) -> None:
-        """All processes say what they are asked to do, by names with values that JSON can represent.
-
-        Raises: ConfigError on the main process if another process is asked to do something else.
-        """
-
-    def failure(self) -> str | None:
-        """The error of the main process, or on that process the one of another; None if there is none in some seconds.
-
-        A wrong setting is wrong for all processes, and only the main one is to report it.
-        """
-        return None
-
     # Collective operations.
 
     def translate_errors(self) -> AbstractContextManager[object]:
-        """A context in which a lost connection to another process becomes a ProcessLostError."""
+        """A context in which a lost connection to another process becomes a TrainingError."""
         return nullcontext()
 
     def all_reduce_sum(self, figures: Tensor) -> Tensor:

@@ -19,18 +19,25 @@ _optimization = partial(setting, group="Optimization")
 class TrickSettings(TrainSettings):
     """The settings of sampled softmax, spelling features, BPE-dropout and token noise."""
 
-    token_noise: float = _optimization(0.0, "fraction of the training tokens replaced by random ones", min=0, below=1)
+    token_noise: float = _optimization(
+        0.0, "fraction of the training tokens replaced by random ones", min=0, below=1, chosen=True
+    )
     bpe_dropout: float = _optimization(
         0.0,
         "fraction of merges dropped at random whenever training text is tokenized; falls to 0 with the learning rate",
         min=0,
         below=1,
+        chosen=True,
     )
     sampled_softmax: int = _optimization(
-        0, "mean number of tokens in the softmax of a training step, sampled again in each; 0: all", min=0, max=2**31
+        0,
+        "mean number of tokens in the softmax of a training step, sampled again in each; 0: all",
+        min=0,
+        max=2**31,
+        chosen=True,
     )
     spelling_features: bool | None = _optimization(
-        None, "tokens of like spelling share a part of their embedding's updates"
+        None, "tokens of like spelling share a part of their embedding's updates", chosen=True
     )
 
     def __post_init__(self) -> None:

@@ -13,10 +13,9 @@ from builders import new_model
 from minigpt.autoplan.overheads import Overheads
 from minigpt.config import TrainConfig
 from minigpt.errors import ConfigError
-from minigpt.run_options import RunOptions
+from minigpt.run_options import Request, RunOptions
 from minigpt.runs.events import Event, Planned
 from minigpt.runs.plan import Plan
-from minigpt.runs.request import Request
 from minigpt.runs.start_run import plan_run
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -134,7 +133,7 @@ def test_a_plan_notes_that_other_programs_computed_while_it_measured(
     here: Path, monkeypatch: pytest.MonkeyPatch, cores: float, noted: bool
 ) -> None:
     monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
-    monkeypatch.setattr("minigpt.threads.OtherPrograms.cores", lambda _: cores)
+    monkeypatch.setattr("minigpt.shared_cores.load_monitor.OtherPrograms.cores", lambda _: cores)
     text = str(plan_of(here / "fox.txt", dtype="float32", device="cpu"))
     assert ("this machine is doing other things: other programs used 1.3 cores" in text) == noted
 

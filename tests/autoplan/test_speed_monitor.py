@@ -6,10 +6,9 @@ import pytest
 
 from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.autoplan.planned_settings import PlannedSettings
-from minigpt.autoplan.speed_monitor import SpeedMonitor
+from minigpt.autoplan.speed_monitor import SpeedChange, SpeedMonitor
 from minigpt.config import PRESETS, TrainConfig
 from minigpt.distillation.planning import TeacherPlan
-from minigpt.runs.events import SpeedChange
 from minigpt.training.events import Step
 
 PER_STEP = 0.1  # seconds, as measured

@@ -25,7 +25,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MINIGPT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.delenv("MINIGPT_CHECKPOINTS", raising=False)
-    monkeypatch.setattr("minigpt.threads.OtherPrograms.cores", lambda _: 0.0)  # a plan notes a busy machine
+    monkeypatch.setattr(
+        "minigpt.shared_cores.load_monitor.OtherPrograms.cores", lambda _: 0.0
+    )  # a plan notes a busy machine
     (tmp_path / "fox.txt").write_text(TEXT)
     return tmp_path
 

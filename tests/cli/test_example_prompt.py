@@ -8,8 +8,8 @@ from builders import bytes_ending_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.cli.example_prompt import example_prompt
 from minigpt.cli.options import command_line
+from minigpt.cli.train_end import example_prompt
 from minigpt.data.corpus import Corpus
 from minigpt.tokenizer.tokenizer import Tokenizer
 

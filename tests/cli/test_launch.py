@@ -20,11 +20,11 @@ from torch.distributed import FileStore
 from minigpt.cores import available_cores
 from minigpt.distributed.joined_world import joined_world
 from minigpt.distributed.launch import LOST, _cause
+from minigpt.distributed.process_group import JoinedWorld
 from minigpt.distributed.rendezvous import group_store
 from minigpt.errors import ConfigError, TrainingError
-from minigpt.runs.request import Request
+from minigpt.run_options import Request
 from minigpt.storage.run import Run
-from minigpt.training.world import World
 
 CHECKPOINTS = Path("checkpoints")
 LONG = ["train", "fox.txt", "--steps", "100000", "--patience", "0", "--sample-every", "0"]
@@ -210,7 +210,7 @@ def test_each_process_uses_the_device_of_the_resumed_run(
 ) -> None:
     taken = []
 
-    class OneOfTwo(World):
+    class OneOfTwo(JoinedWorld):
         def device(self, name: str) -> torch.device:
             taken.append(name)
             raise ConfigError("seen")
@@ -254,7 +254,7 @@ def test_the_cause_of_an_end_and_what_is_saved(begun_on_two: None, here: Path) -
     assert cause(LOST, 1) == "its text is not there"
 
 
-class Several(World):
+class Several(JoinedWorld):
     """A world of two processes that records whether it was closed."""
 
     size = 2

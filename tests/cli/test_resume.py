@@ -13,10 +13,10 @@ from fake_wandb import Wandb
 
 from minigpt.bounded_reading import open_regular
 from minigpt.cli.render.training_display import TrainingDisplay
+from minigpt.distributed.process_group import JoinedWorld
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run as RunFolder
-from minigpt.training.world import World
 
 FOX = Path("checkpoints/fox")
 
@@ -208,7 +208,7 @@ def test_a_context_longer_than_the_models_is_refused_even_with_allow_change(run:
 def test_more_processes_than_sequences_in_a_batch_are_refused_and_the_run_stays_unchanged(
     run: Any, fox: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Five(World):
+    class Five(JoinedWorld):
         size = 5
 
         def rows(self, batch_size: int) -> range:

@@ -10,7 +10,8 @@ import pytest
 from minigpt.data.find_files import find_files
 from minigpt.data.source_files import UTF8, absolute_path
 from minigpt.errors import DataError
-from minigpt.runs.request import Request
+from minigpt.run_options import Request
+from minigpt.runs.find_run import absolute_sources, run_name
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links need permission on Windows")
 
@@ -29,8 +30,8 @@ def linked(tmp_path: Path) -> Path:
 
 def test_a_run_on_a_linked_text_has_its_name_and_can_be_resumed(linked: Path) -> None:
     request = Request(sources=(str(linked),))
-    assert request.run_name == "train"
-    assert request.absolute_sources == (str(linked),)
+    assert run_name(request) == "train"
+    assert absolute_sources(request) == (str(linked),)
 
 
 def test_an_absolute_path_leads_to_the_same_file(linked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,12 +42,12 @@ def test_an_absolute_path_leads_to_the_same_file(linked: Path, tmp_path: Path, m
     assert absolute_path(tmp_path / "latest" / ".." / "blobs") == tmp_path / "blobs"
     assert absolute_path(".") == linked.parent
     assert absolute_path("..") == tmp_path
-    assert Request(sources=(".",)).run_name == "snapshots"
+    assert run_name(Request(sources=(".",))) == "snapshots"
 
 
 def test_a_run_on_the_root_folder_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
-    assert [Request(sources=(given,)).run_name for given in ("/", ".")] == ["run", "run"]
+    assert [run_name(Request(sources=(given,))) for given in ("/", ".")] == ["run", "run"]
 
 
 def test_a_folder_gives_the_files_of_linked_folders_and_a_circle_ends(tmp_path: Path) -> None:

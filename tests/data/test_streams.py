@@ -16,7 +16,8 @@ from minigpt.corpus_report.issues import find_issues
 from minigpt.corpus_report.locations import blocks
 from minigpt.data.sources import scan
 from minigpt.errors import DataError, MissingPackageError
-from minigpt.runs.request import Request
+from minigpt.run_options import Request
+from minigpt.runs.find_run import run_name
 
 ROWS = [{"text": f"document {number} " * 3, "id": number} for number in range(700)]
 TEXTS = [row["text"] for row in ROWS]
@@ -56,7 +57,7 @@ def test_a_zst_file_is_read_as_if_it_was_decompressed(tmp_path: Path, name: str)
     path.write_bytes(b"".join(map(zstd().compress, frames)))
     assert documents(path) == documents(plain)
     assert scan([path]).content_hash == scan([plain]).content_hash
-    assert Request(sources=(str(path),)).run_name == "web"
+    assert run_name(Request(sources=(str(path),))) == "web"
 
 
 @pytest.mark.parametrize("cut", [3, 5, 40, 700, -1])

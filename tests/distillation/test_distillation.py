@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 
 import minigpt
 from minigpt.cli.app import app
+from minigpt.distillation.teacher import TeacherTrained
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.reports.run_report import run_data
 from minigpt.runs import job
-from minigpt.runs.events import Started, TeacherTrained
+from minigpt.runs.events import Started
 from minigpt.storage.run import Run
 from minigpt.storage.tensors import load_tensors
 from minigpt.training.events import Evaluation, Finished, Sample, Step

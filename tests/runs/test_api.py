@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 import minigpt
 from minigpt.cli.app import app
 from minigpt.errors import CheckpointError, ConfigError, MinigptError
-from minigpt.runs.events import Activity
 from minigpt.storage.run import Run
 from minigpt.training import loop
 from minigpt.training.clock import Control
 from minigpt.training.evaluation import Evaluator
+from minigpt.training.events import Activity
 
 SETTINGS: dict[str, Any] = {
     "n_layer": 1, "n_head": 2, "n_embd": 16, "context_length": 16, "batch_size": 4, "tokenizer": "bytes", "steps": 6,

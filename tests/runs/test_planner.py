@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from minigpt.errors import ConfigError
-from minigpt.run_options import RunOptions
+from minigpt.run_options import Request, RunOptions
 from minigpt.runs import start_run
 from minigpt.runs.plan import Plan, Planner
-from minigpt.runs.request import Request
 
 FOX = "the quick brown fox jumps over the lazy dog; "
 

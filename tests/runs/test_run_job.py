@@ -13,8 +13,7 @@ from minigpt.errors import CheckpointError, ConfigError
 from minigpt.model.gpt import GPT
 from minigpt.runs import job as module
 from minigpt.runs.events import Event, Started
-from minigpt.runs.job import Events, Job, Share, Stage, Train, run_job
-from minigpt.runs.sinks import Sink
+from minigpt.runs.job import Events, Job, Share, Sink, Stage, Train, run_job
 from minigpt.storage.run import Run
 from minigpt.training.clock import Control
 from minigpt.training.events import Finished, Notice, Step
@@ -56,7 +55,8 @@ def test_every_sink_gets_every_event_before_the_caller_and_what_another_adds(job
     for event in run_job(job, [first, second]):
         yielded.append(event)
         assert isinstance(event, Notice) or first.events[-1] == second.events[-1] == event
-    *trained, goodbye, again = yielded
+    *trained, goodbye, again, finished = yielded
+    trained.append(finished)
     assert first.events == second.events == trained
     assert [type(event) for event in trained[:1] + trained[-1:]] == [Started, Finished]
     assert [getattr(event, "text", "") for event in (goodbye, again)] == ["goodbye", "goodbye"]
@@ -101,7 +101,25 @@ def test_an_error_after_the_end_is_raised_after_the_last_words(job: Job, monkeyp
 
     with pytest.raises(CheckpointError, match="the disk is full"):
         collect()
-    assert [type(event) for event in events] == [Started, Finished, Notice]
+    assert [type(event) for event in events] == [Started, Notice, Finished]
+
+
+def test_the_last_words_come_also_if_the_output_of_a_sink_is_closed(job: Job) -> None:
+    class Closed(Sink):
+        def receive(self, event: Event) -> Iterable[Event]:
+            if isinstance(event, Finished):
+                raise BrokenPipeError
+            return ()
+
+    events: list[Event] = []
+
+    def collect() -> None:
+        events.extend(run_job(job, [Listener(), Closed()]))
+
+    with pytest.raises(BrokenPipeError):
+        collect()
+    assert isinstance(events[-1], Finished)
+    assert events[-2] == Notice(events[-1].step, "goodbye")
 
 
 def test_a_stage_may_train_another_job_first(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

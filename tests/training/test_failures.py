@@ -16,6 +16,7 @@ from builders import new_model, new_pair, new_run, new_train_step
 
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
+from minigpt.distributed.rendezvous import ProcessLostError
 from minigpt.errors import CheckpointError, TrainingError
 from minigpt.runs.saved_state import resume_point
 from minigpt.storage.last_state import LastState
@@ -33,7 +34,7 @@ from minigpt.training.progress import Progress
 from minigpt.training.spike_detection import DivergedError, SpikeDetector
 from minigpt.training.state import TrainingState
 from minigpt.training.step import StepResult
-from minigpt.training.world import ProcessLostError, World
+from minigpt.training.world import World
 
 CPU = torch.device("cpu")
 

@@ -40,8 +40,8 @@ class PreparationDisplay(ExitStack):
             self.show(event)
 
     def show(self, event: "Event") -> None:
-        from minigpt.runs.events import Activity, Planned
-        from minigpt.training.events import Notice
+        from minigpt.runs.events import Planned
+        from minigpt.training.events import Activity, Notice
 
         if isinstance(event, Activity):
             self.close()

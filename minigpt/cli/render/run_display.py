@@ -9,8 +9,7 @@ from minigpt.cli.render.console import console, facts
 from minigpt.cli.render.training_display import TrainingDisplay
 from minigpt.evaluation.perplexity import perplexity
 from minigpt.runs.events import Event, Started
-from minigpt.runs.job import Job, stage_state
-from minigpt.runs.sinks import Sink
+from minigpt.runs.job import Job, Sink, stage_state
 from minigpt.storage.model_list import disk_bytes
 from minigpt.storage.run import Run
 from minigpt.training.events import Finished

@@ -71,7 +71,7 @@ class TrainingDisplay:
         self.stopping = True
 
     def show(self, event: "Event") -> None:
-        from minigpt.runs.events import SpeedChange, TeacherTrained
+        from minigpt.runs.events import Remark
         from minigpt.training.events import Evaluation, Notice, Sample, Step
 
         if isinstance(event, Step):
@@ -80,7 +80,7 @@ class TrainingDisplay:
             self._evaluation(event)
         elif isinstance(event, Sample):
             self.out.print(sample_panel(event, self.annotations))
-        elif isinstance(event, Notice | SpeedChange | TeacherTrained):
+        elif isinstance(event, Notice | Remark):
             self.out.print(Text(one_line(event.text), style="yellow"))
 
     def _step(self, event: "Step") -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from minigpt.edges import Edge
-from minigpt.runs.sinks import SinkSettings
+from minigpt.runs.sink_settings import SinkSettings
 from minigpt.settings import setting
 
 EDGE = Edge(

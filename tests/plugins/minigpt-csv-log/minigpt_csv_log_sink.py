@@ -6,8 +6,8 @@ from pathlib import Path
 from minigpt_csv_log import CsvSettings
 
 from minigpt.runs.events import Event
-from minigpt.runs.job import Job
-from minigpt.runs.sinks import Sink, SinkSettings
+from minigpt.runs.job import Job, Sink
+from minigpt.runs.sink_settings import SinkSettings
 from minigpt.training.events import Evaluation, Finished
 
 

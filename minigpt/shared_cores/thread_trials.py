@@ -4,10 +4,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import mean
+from typing import Any
 
 import torch
 
-from minigpt.threads import LoadMonitor, torch_threads
+from minigpt.config import TrainConfig
+from minigpt.shared_cores.load_monitor import LoadMonitor, watch_load
+from minigpt.threads import torch_threads
+from minigpt.training.step_parts import StepParts
 
 _TRIAL = 1.0  # seconds of computing with a number of threads, at least, before it is compared with another
 _VALIDITY = 40  # how long the result of two trials is used, in durations of the slower trial
@@ -37,7 +41,7 @@ class ThreadTrials:
             yield
             return
         uses_all, started = self._uses_all(), self._clock()
-        with torch_threads(most if uses_all else fewer, most):
+        with torch_threads(most if uses_all else fewer):
             yield
         self._record(uses_all, self._clock() - started)
 
@@ -62,3 +66,16 @@ class ThreadTrials:
         if self._ended(True):
             slower = max(self._seconds.values(), key=mean)
             self._valid_until = self._clock() + _VALIDITY * sum(slower)
+
+
+def try_threads(parts: StepParts, config: TrainConfig, given: dict[str, Any]) -> None:  # noqa: ARG001
+    """On a CPU, a single process with a budget in minutes tries how many threads are fastest beside other programs.
+
+    The number of threads changes how sums are rounded, and a run with a budget in steps or epochs is to end with the
+    same weights each time.
+    """
+    if parts.model.token_embedding.weight.device.type != "cpu" or parts.world.size > 1:
+        return
+    load = watch_load(torch.get_num_threads())
+    if config.minutes is not None:
+        parts.context = ThreadTrials(load).limited_threads
