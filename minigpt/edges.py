@@ -66,6 +66,25 @@ EDGES = (
         },
     ),
     Edge(
+        name="penalties",
+        sentence="Penalties for repetition, biases of tokens, and forbidden words.",
+        package="minigpt.penalties",
+        provides={
+            "sampling_settings": "minigpt.penalties.settings:PenaltySettings",
+            "logits_processors": "minigpt.penalties.processors:penalties",
+        },
+    ),
+    Edge(
+        name="search",
+        sentence="Beam search, and the best of several drawn texts.",
+        package="minigpt.search",
+        provides={
+            "sampling_settings": "minigpt.search.settings:SearchSettings",
+            "search": "minigpt.search.likely_pieces:likely_pieces",
+            "generate_settings": "minigpt.search.generate_settings:FitOfBeams",
+        },
+    ),
+    Edge(
         name="speculation",
         sentence="Speculative decoding: drafts from the text itself, or from a smaller model.",
         package="minigpt.speculation",
@@ -188,6 +207,7 @@ EDGES = (
         sentence="The OpenAI API, a playground and metrics over HTTP.",
         package="minigpt.server",
         needs=(
+            "penalties",
             "inspection",
             "pages",
             "chat_logs",
