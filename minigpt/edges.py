@@ -153,15 +153,22 @@ EDGES = (
         },
     ),
     Edge(
+        name="protobuf",
+        sentence="What the readers of SentencePiece and TensorFlow files share.",
+        package="minigpt.protobuf",
+    ),
+    Edge(
         name="importers",
         sentence="Weights of GGUF, nanoGPT, TensorFlow and PyTorch files.",
         package="minigpt.importers",
+        needs=("protobuf",),
         provides={"weight_reader": "minigpt.importers.readers:READERS"},
     ),
     Edge(
         name="foreign_tokenizers",
         sentence="Tokenizers of the tokenizers library and of SentencePiece.",
         package="minigpt.foreign_tokenizers",
+        needs=("protobuf",),
         provides={"tokenizer_reader": "minigpt.foreign_tokenizers.library_files:reader"},
     ),
     Edge(
