@@ -24,7 +24,6 @@ from minigpt.data.corpus import Corpus
 from minigpt.distillation.planning import TEACHER_SHARE
 from minigpt.edges import is_installed
 from minigpt.errors import ConfigError
-from minigpt.runs.events import Activity
 from minigpt.runs.plan import FINE_TUNED, Draft, Plan, Planner
 from minigpt.shared_cores.load_monitor import TOLERANCE, OtherPrograms
 from minigpt.storage.run_record import RunRecord
