@@ -18,7 +18,8 @@ PICTURE = ROOT / "docs" / "images" / "rooms.svg"
 
 WIDTH, ROW, GAP, MARGIN = 1180, 80, 12, 24  # pixels
 LINE, LETTER = 15, 6.5  # of the small text: line height and mean letter width, pixels
-EDGE_ROOMS = tuple(edge.package.split(".")[1] for edge in EDGES)
+SENTENCES = {edge.name: edge.sentence for edge in EDGES}
+EDGE_ROOMS = tuple(SENTENCES)
 PER_ROW = 6  # edges, which stand above all floors
 LONGEST_FUNCTION, MOST_PARAMETERS = 80, 7  # lines; parameters of a constructor
 
@@ -141,7 +142,9 @@ def picture() -> str:
                 f'<text x="{left + 12:.1f}" y="{top + 24}" font-size="15" font-weight="bold" fill="#1b2a41">'
                 f"{name}</text>"
             )
-            wrapped = textwrap.wrap(sentence(place), int((room_width - 24) / LETTER), max_lines=2, placeholder=" …")
+            wrapped = textwrap.wrap(
+                SENTENCES.get(room) or sentence(place), int((room_width - 24) / LETTER), max_lines=2, placeholder=" …"
+            )
             for number, text in enumerate(wrapped):
                 lines.append(
                     f'<text x="{left + 12:.1f}" y="{top + 43 + number * LINE}" font-size="12" fill="#333">'

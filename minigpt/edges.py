@@ -76,6 +76,25 @@ EDGES = (
         },
     ),
     Edge(
+        name="penalties",
+        sentence="Penalties for repetition, biases of tokens, and forbidden words.",
+        package="minigpt.penalties",
+        provides={
+            "sampling_settings": "minigpt.penalties.settings:PenaltySettings",
+            "logits_processors": "minigpt.penalties.processors:penalties",
+        },
+    ),
+    Edge(
+        name="search",
+        sentence="Beam search, and the best of several drawn texts.",
+        package="minigpt.search",
+        provides={
+            "sampling_settings": "minigpt.search.settings:SearchSettings",
+            "search": "minigpt.search.likely_pieces:likely_pieces",
+            "generate_settings": "minigpt.search.generate_settings:FitOfBeams",
+        },
+    ),
+    Edge(
         name="speculation",
         sentence="Speculative decoding: drafts from the text itself, or from a smaller model.",
         package="minigpt.speculation",
@@ -145,15 +164,22 @@ EDGES = (
         },
     ),
     Edge(
+        name="protobuf",
+        sentence="What the readers of SentencePiece and TensorFlow files share.",
+        package="minigpt.protobuf",
+    ),
+    Edge(
         name="importers",
         sentence="Weights of GGUF, nanoGPT, TensorFlow and PyTorch files.",
         package="minigpt.importers",
+        needs=("protobuf",),
         provides={"weight_reader": "minigpt.importers.readers:READERS"},
     ),
     Edge(
         name="foreign_tokenizers",
         sentence="Tokenizers of the tokenizers library and of SentencePiece.",
         package="minigpt.foreign_tokenizers",
+        needs=("protobuf",),
         provides={"tokenizer_reader": "minigpt.foreign_tokenizers.library_files:reader"},
     ),
     Edge(
@@ -199,6 +225,7 @@ EDGES = (
         sentence="The OpenAI API, a playground and metrics over HTTP.",
         package="minigpt.server",
         needs=(
+            "penalties",
             "inspection",
             "pages",
             "chat_logs",
@@ -315,10 +342,8 @@ def installed_edges() -> tuple[Edge, ...]:
     """The edges that are there, those of other packages last."""
     from importlib.metadata import entry_points
 
-    return (
-        *(edge for edge in EDGES if edge.is_installed),
-        *(point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)),
-    )
+    others = (point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name))
+    return tuple(edge for edge in (*EDGES, *others) if edge.is_installed)
 
 
 @functools.cache

@@ -174,4 +174,9 @@ def combined(name: str, doc: str, groups: Sequence[type[Settings]]) -> Any:
                     "of these packages"
                 )
     attributes = {"__doc__": inspect.cleandoc(doc), "__module__": groups[0].__module__}
-    return dataclass(frozen=True, kw_only=True)(type(name, tuple(reversed(groups)), attributes))
+    made: Any = dataclass(frozen=True, kw_only=True)(type(name, tuple(reversed(groups)), attributes))
+    fields = made.__dataclass_fields__
+    headings = list(dict.fromkeys(each.metadata["group"] for each in fields.values()))
+    in_order = sorted(fields, key=lambda each: headings.index(fields[each].metadata["group"]))
+    made.__dataclass_fields__ = {each: fields[each] for each in in_order}  # those below one heading stay together
+    return made

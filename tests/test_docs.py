@@ -15,12 +15,14 @@ from scripts import ROOT, load_script
 
 from minigpt import GPT, GPTConfig, Tokenizer, save_checkpoint
 from minigpt.cli.app import app
+from minigpt.edges import EDGES
 from minigpt.exporters.model_card import upload_command
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PAGES = [README, ROOT / "checkpoints" / "README.md", *sorted(DOCS.rglob("*.md"))]
 CONCEPTS = DOCS / "reference" / "concepts.md"
+PACKAGES = DOCS / "how-to" / "extend.md"  # whole packages, which tests/test_plugins.py installs and tries
 SENTENCE = "Once upon a time there was a quick brown fox. "
 
 
@@ -116,7 +118,7 @@ def run_python(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page != README and code_blocks(page, "python")], ids=name_of
+    "page", [page for page in PAGES if page not in (README, PACKAGES) and code_blocks(page, "python")], ids=name_of
 )
 def test_the_python_of_a_page_runs(page: Path, folder: Path) -> None:
     run_python(page)
@@ -199,3 +201,23 @@ def test_the_table_has_at_least_40_concepts() -> None:
 @pytest.mark.parametrize(("concept", "file", "symbol"), concepts())
 def test_a_concept_is_where_the_table_says(concept: str, file: str, symbol: str) -> None:
     assert symbol in symbols_of(ROOT / file)
+
+
+# The table of seams
+
+
+def test_the_architecture_is_short() -> None:
+    """At most 1,200 words, with the table of seams."""
+    assert len(read(DOCS / "architecture.md").split()) <= 1200
+
+
+def test_the_table_of_seams_is_that_of_the_edges() -> None:
+    """Every seam has a row with the edges that provide something, and with the file that declares its type."""
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \| ([\w, ]+) \|$", read(DOCS / "architecture.md"), re.MULTILINE)
+    assert {seam: edges.split(", ") for seam, _, _, edges in rows} == {
+        seam: [edge.name for edge in EDGES if seam in edge.provides] for edge in EDGES for seam in edge.provides
+    }
+    for seam, what, files, _ in rows:
+        found = [ROOT / "minigpt" / file for file in re.findall(r"`([^`]+)`", files)]
+        assert f'provided("{seam}")' in read(found[-1])
+        assert set(re.findall(r"`(\w+)`", what)) <= {name for file in found for name in symbols_of(file)}

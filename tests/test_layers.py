@@ -114,6 +114,15 @@ def imports_of(name: str) -> list[str]:
     return found
 
 
+@functools.cache
+def top_level_imports(name: str) -> list[str]:
+    """The modules that a module imports when it is imported."""
+    nodes = [node for node in ast.parse(SOURCES[name]).body if isinstance(node, ast.ImportFrom)]
+    return [f"{node.module}.{alias.name}" for node in nodes for alias in node.names] + [
+        str(node.module) for node in nodes
+    ]
+
+
 def room_of(name: str) -> str:
     """`minigpt.model.gpt` is in `model`, `minigpt.config` is `config`; the front door is `minigpt`."""
     return name.split(".")[1] if "." in name else name
@@ -168,6 +177,18 @@ def test_an_edge_imports_the_spine_and_the_edges_that_it_needs() -> None:
         room: needs | IF_INSTALLED.get(room, set()) | SPINE.keys() | {"minigpt"} for room, needs in EDGES.items()
     }
     assert wrong_imports(allowed) == []
+
+
+def test_an_edge_imports_what_may_be_missing_inside_a_function_or_in_a_module_that_is_imported_so() -> None:
+    wrong = []
+    provided = [target for edge in edges.EDGES for target in (*edge.provides.values(), *edge.commands.values())]
+    always_imported = {target.partition(":")[0] for target in provided}
+    always_imported |= {to for name in SOURCES for to in top_level_imports(name)}
+    for name in SOURCES:
+        allowed = IF_INSTALLED.get(room_of(name), set())
+        if name in always_imported and any(room_of(to) in allowed for to in top_level_imports(name)):
+            wrong.append(name)
+    assert wrong == []
 
 
 def test_edges_do_not_need_one_another_in_a_circle() -> None:

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from scripts import ROOT
 
 import minigpt
@@ -36,8 +38,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+Run = Callable[..., str]
+
+
 @pytest.fixture
-def run(installed: Path, tmp_path: Path):
+def run(installed: Path, tmp_path: Path) -> Run:
     """Runs a minigpt command with the examples installed; returns its standard output."""
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
 
@@ -54,7 +59,7 @@ def run(installed: Path, tmp_path: Path):
     return succeed
 
 
-def test_a_training_trick(run, tmp_path: Path) -> None:
+def test_a_training_trick(run: Run, tmp_path: Path) -> None:
     """Lion's updates are signs: with one step and no decay, every weight moves by the learning rate or not at all."""
     assert "--lion" in run("train", "--help")
     train = ("train", "text.txt", "--steps", "1", "--seed", "1", "--warmup-steps", "0", *SMALL)
@@ -69,7 +74,27 @@ def test_a_training_trick(run, tmp_path: Path) -> None:
     assert torch.isclose(moves, torch.tensor(0.001), atol=1e-6).logical_or(moves == 0).all()
 
 
-def test_a_text_format(run, tmp_path: Path) -> None:
+def test_a_run_with_a_training_trick_resumes_bit_for_bit(run: Run, tmp_path: Path) -> None:
+    train = ("train", "text.txt", "--lion", "--seed", "1", "--schedule", "constant", *SMALL)
+    run(*train, "--steps", "8", "--name", "whole")
+    run(*train, "--steps", "4", "--name", "parts")
+    run("train", "--resume", "--name", "parts", "--steps", "8")
+    states = [load_file(tmp_path / "checkpoints" / name / "last" / "state.safetensors") for name in ("whole", "parts")]
+    assert any("momentum" in name for name in states[0])
+    assert states[0].keys() == states[1].keys()
+    assert all(states[0][name].equal(states[1][name]) for name in states[0])
+    without = subprocess.run(
+        [sys.executable, "-m", "minigpt", "train", "--resume", "--name", "parts", "--steps", "9"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert (without.returncode, without.stderr) == (
+        1,
+        "minigpt: checkpoints/parts was trained with lion (True), which nothing installed has; install what adds it, "
+        "or start a new run from its weights with --from parts\n",
+    )
+
+
+def test_a_text_format(run: Run, tmp_path: Path) -> None:
     cells = [{"cell_type": "markdown", "source": ["A cell.\n", TEXT]}, {"cell_type": "code", "source": "print(1)"}]
     (tmp_path / "notes.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}), encoding="utf-8")
     (tmp_path / "notes.txt").write_text("\n\n".join("".join(cell["source"]) for cell in cells), encoding="utf-8")
@@ -79,7 +104,7 @@ def test_a_text_format(run, tmp_path: Path) -> None:
     assert len({record.corpus.fingerprint for record in records if record is not None}) == 1
 
 
-def test_a_weight_format(run, tmp_path: Path) -> None:
+def test_a_weight_format(run: Run, tmp_path: Path) -> None:
     """The model continues a text as it does when it is saved by minigpt."""
     torch.manual_seed(0)
     model = GPT(GPTConfig(n_positions=16, n_layer=2, n_head=2, n_embd=8)).eval()
@@ -120,14 +145,14 @@ def write_llmc(path: Path, model: GPT) -> None:
             file.write(parameter.detach().numpy().tobytes())
 
 
-def test_a_command(run) -> None:
+def test_a_command(run: Run) -> None:
     assert "count" in run("--help")
     run("train", "text.txt", "--steps", "1", *SMALL)
     assert "token_embedding" in run("count", "text")
     assert "8,224" in run("count", "text")  # (256 + 1) * 32
 
 
-def test_a_sink(run, tmp_path: Path) -> None:
+def test_a_sink(run: Run, tmp_path: Path) -> None:
     run("train", "text.txt", "--steps", "4", "--eval-every", "2", "--csv", "losses.csv", *SMALL)
     rows = (tmp_path / "losses.csv").read_text(encoding="utf-8").splitlines()
     assert rows[0] == "step,validation_loss"

@@ -1,1 +1,1 @@
-"""Settings chosen for the text and the machine: measured speed, a scaling law, baselines."""
+"""Settings chosen for the text and the machine, by measured speed and a scaling law, and the result to expect."""

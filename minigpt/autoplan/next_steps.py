@@ -21,6 +21,7 @@ from minigpt.runs.find_run import LENGTH
 from minigpt.runs.job import Job
 from minigpt.runs.saved_state import last_state
 from minigpt.storage.run_record import Result, RunRecord
+from minigpt.tricks.token_counts import token_counts
 from minigpt.units import count
 
 _ROUND = (1, 2, 3, 5, 8, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 360, 480, 720, 960, 1440)  # minutes that people say
@@ -111,8 +112,16 @@ def find_suspects(
     names = tuple(name for name in asked if name in _SUSPECTS or (name, asked[name]) == ("dtype", "float16"))
     if not names:
         return "", ()
-    settings = ", ".join(f"--{name.replace('_', '-')} {asked[name]}" for name in names)
+    settings = ", ".join(_option(name, asked[name]) for name in names)
     return f"{settings} may be why; omit {'it' if len(names) == 1 else 'them'}", names
+
+
+def _option(name: str, value: object) -> str:
+    """A setting as an option of the command line."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag} {value}"
 
 
 def _of_failure(job: Job, record: RunRecord, result: Result) -> Iterator[NextStep]:
@@ -156,7 +165,7 @@ def _token_frequency_loss(job: Job) -> float | None:
     validation = job.corpus.validation[1:_FREQUENCY_SAMPLE]
     if job.config.scored_role != "all" or not len(validation):
         return None
-    counts = job.corpus.token_counts(job.model.config.vocab_size).numpy() + 1  # (V,)
+    counts = token_counts(job.corpus, job.model.config.vocab_size).numpy() + 1  # (V,)
     return float(np.log(counts.sum()) - np.log(counts)[validation].mean())
 
 

@@ -22,8 +22,8 @@ from minigpt.baselines.baselines import Baseline, recorded_baselines
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.distillation.planning import TEACHER_SHARE
+from minigpt.edges import is_installed
 from minigpt.errors import ConfigError
-from minigpt.native.compiled import why_unavailable
 from minigpt.runs.plan import FINE_TUNED, Draft, Plan, Planner
 from minigpt.shared_cores.load_monitor import TOLERANCE, OtherPrograms
 from minigpt.storage.run_record import RunRecord
@@ -135,8 +135,11 @@ def _notes(training: TrainConfig, target: torch.device, others: float, copied: f
         )
     if training.compiles(target.type, sharded=all_settings(training).sharding == "on"):
         yield "the speed was measured without torch.compile, which may increase it"
-    if target.type == "cpu" and (reason := why_unavailable()):
-        yield f"PyTorch trains the model, slower than with compiled code: {reason}"
+    if target.type == "cpu" and is_installed("native"):
+        from minigpt.native.compiled import why_unavailable
+
+        if reason := why_unavailable():
+            yield f"PyTorch trains the model, slower than with compiled code: {reason}"
     if target.type == "cpu" and others > TOLERANCE:
         yield f"this machine is doing other things: other programs used {others:.1f} cores while the speed was measured"
 

@@ -12,7 +12,7 @@ from minigpt.chat_logs.chat_log import (
     read_conversation,
     record_conversation,
 )
-from minigpt.chat_logs.json_files import json_form, may_be_json
+from minigpt.chat_logs.json_files import first_value_keys, json_form, may_be_json
 from minigpt.chat_logs.transcript import (
     CHAT_TEMPLATE,
     TranscriptTracker,
@@ -21,8 +21,8 @@ from minigpt.chat_logs.transcript import (
     unmarked,
 )
 from minigpt.data.find_files import shown
-from minigpt.data.records import Record, RecordFields, first_keys
-from minigpt.data.source_files import SourceFile
+from minigpt.data.records import Record, RecordFields, json_lines
+from minigpt.data.source_files import SourceFile, open_source
 from minigpt.data.sources import Scan
 from minigpt.errors import DataError
 
@@ -96,13 +96,23 @@ class ChatLogs:
         return False
 
 
+def _first_keys(file: SourceFile, key: str) -> Collection[str]:
+    """The keys of the first record in a file."""
+    if (reader := file.reader) is not None:
+        return () if reader.keys is None else reader.keys(file, key)
+    if not file.is_json:
+        return ()
+    with open_source(file) as stream:
+        return first_value_keys(json_lines(file.name, stream, file.decoding.errors))
+
+
 def _unread_conversations(files: Iterable[SourceFile], text_key: str) -> list[str]:
     """Sentences on the conversations of records that also have a text or another conversation, which is read, judged by
     the first record of each file.
     """
     found: dict[tuple[str, str, str], list[str]] = {}
     for file in files:
-        keys = first_keys(file, text_key)
+        keys = _first_keys(file, text_key)
         read = conversation_fields(keys, text_key)
         other = conversation_fields([each for each in keys if each not in read])
         is_chosen = read[:1] == [text_key] and (text_key in CONVERSATION_KEYS or is_pair(read))

@@ -12,7 +12,6 @@ from minigpt.data.formats import TextReader
 from minigpt.data.records import (
     JsonValue,
     Record,
-    first_value_keys,
     json_lines,
     read_record,
     read_records,
@@ -144,6 +143,12 @@ def _records_of(form: JsonForm, file: SourceFile, key: str) -> Iterator[Record]:
     errors = file.decoding.errors
     with open_source(file) as stream:
         yield from read_records(json_values(form, file.name, stream, errors), key, errors)
+
+
+def first_value_keys(values: Iterator[JsonValue]) -> Collection[str]:
+    """The keys of the first of these values."""
+    first = next((each.value for each in values), None)
+    return first if isinstance(first, dict) else ()
 
 
 def _keys(file: SourceFile, key: str) -> Collection[str]:

@@ -1,1 +1,1 @@
-"""The command line; the only place that prints, exits, or imports typer and rich."""
+"""The command line: parses, calls and draws. Nothing else in the spine prints, exits, or imports typer and rich."""

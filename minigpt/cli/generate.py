@@ -78,8 +78,8 @@ def generate(
     note_unread_text(checkpoint.model, tokenizer, texts, config.special_tokens)
     how = {"token_healing": config.token_healing, "special_tokens": config.special_tokens}
     encoded = [encode_prompt(tokenizer, each, **how) for each in prompts]
-    shorten = "max_new_tokens" not in given
-    config = _fit_into_context(encoded, shape.n_positions, config, strict=settings.strict, shorten=shorten)
+    may_shorten = "max_new_tokens" not in given
+    config = _fit_into_context(encoded, shape.n_positions, config, settings, may_shorten=may_shorten)
     output = settings.output(checkpoint, reading)
     engine = open_engine(checkpoint.model, settings)
     sampler = Sampler(config, tokenizer)
@@ -106,31 +106,27 @@ def generate(
     )
     if not as_json:
         counts = [(len(encoded[index // config.samples].ids), new) for index, new in enumerate(n_new)]
-        _print_speed(counts, shape.n_positions, config, seconds, first)
+        _print_speed(counts, shape.n_positions, config.keep_first, settings.chosen(config, len(n_new)), seconds, first)
 
 
 def _fit_into_context(
-    prompts: "Sequence[Prompt]", context: int, config: SamplingConfig, *, strict: bool, shorten: bool
+    prompts: "Sequence[Prompt]", context: int, config: SamplingConfig, settings: GenerateSettings, *, may_shorten: bool
 ) -> SamplingConfig:
-    """The settings; for beams, with fewer new tokens if that may `shorten`.
+    """The settings, as those of the command fit them to the prompts.
 
     Notes prompts that are longer than the context length.
     """
-    from minigpt.generation.beam_search import check_room
     from minigpt.generation.decoding import check_keep_first
 
     check_keep_first(config.keep_first, context)
     lengths = [len(prompt.ids) for prompt in prompts]
-    if config.beams > 1:
-        if shorten and (room := context - max(lengths)) > 0:
-            config = config.replace(max_new_tokens=min(config.max_new_tokens, room))
-        check_room(max(lengths), config.max_new_tokens, context)
+    config = settings.fitted(config, max(lengths), context, may_shorten=may_shorten)
     for number, length in enumerate(lengths, 1):
         if length <= context:
             continue
         which = "the prompt" if len(lengths) == 1 else f"prompt {number}"
         too_long = f"{which} has {length:,} tokens, more than the context length ({context:,})"
-        if strict:
+        if settings.strict:
             raise ConfigError(f"{too_long}; shorten it, or drop --strict to continue from its end")
         seen = f"its first {config.keep_first} tokens and its end" if config.keep_first else "only its end"
         note(f"{too_long}; the model reads {seen}")
@@ -181,24 +177,27 @@ def _print_continuations(
 
 
 def _print_speed(
-    counts: list[tuple[int, int]], context: int, config: SamplingConfig, seconds: float, first_token_seconds: float
+    counts: list[tuple[int, int]],
+    context: int,
+    keep_first: int,
+    chosen: str,
+    seconds: float,
+    first_token_seconds: float,
 ) -> None:
     """Prints how fast the tokens were generated, and how often the window moved.
 
-    `counts` are the tokens of each prompt and of its continuation.
+    `counts` are the tokens of each prompt and of its continuation, `chosen` is what these were chosen from.
     """
     from minigpt.generation.decoding import window_moves
 
-    if moves := sum(window_moves(*each, context, config.keep_first) for each in counts):
+    if moves := sum(window_moves(*each, context, keep_first) for each in counts):
         note(
             f"the text is longer than the context ({context} tokens): the window moved "
             f"{'once' if moves == 1 else f'{moves:,} times'}, and the model read it again each time"
         )
     n_tokens = sum(new for _, new in counts)
-    if config.best_of > 1:
-        kept = "the most likely" if config.samples == 1 else f"the {config.samples:,} most likely"
-        each = "" if len(counts) == config.samples else " for each prompt"
-        note(f"{kept} of {config.best_of:,} texts{each}: {count(n_tokens, 'token')}, drawn in {seconds:.2f} s")
+    if chosen:
+        note(f"{chosen}: {count(n_tokens, 'token')}, drawn in {seconds:.2f} s")
         return
     speed = f"{n_tokens / seconds:,.0f} tokens/s, first token after {1000 * first_token_seconds:,.0f} ms"
     note(f"{count(n_tokens, 'token')} in {seconds:.2f} s, {speed}")

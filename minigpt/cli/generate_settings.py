@@ -50,19 +50,25 @@ class GenerateSettings(CommandSettings, EngineSettings):
         """The options that name texts to read, and whether each is given."""
         return {}
 
-    def check_together(self, config: SamplingConfig, *, as_json: bool) -> None:
+    def check_together(self, config: SamplingConfig, *, as_json: bool) -> None:  # noqa: ARG002
         """Raises ConfigError for settings that do not go together, before the model is loaded."""
         showing = {"--json": as_json} | self.shows_alternatives
         if self.alternatives is not None and not any(showing.values()):
             show = "show" if len(showing) > 1 else "shows"
             raise ConfigError(f"--alternatives {self.alternatives} needs {' or '.join(showing)}, which {show} them")
-        if self.alternatives is not None and config.beams > 1:
-            raise ConfigError(
-                f"--alternatives {self.alternatives} cannot be combined with --beams: beam search gives no "
-                "probabilities of its tokens"
-            )
         if len(self.forms) > 1:
             raise ConfigError(f"{self.forms[0]} cannot be combined with {self.forms[1]}")
+
+    def fitted(self, config: SamplingConfig, n_prompt: int, context: int, *, may_shorten: bool) -> SamplingConfig:  # noqa: ARG002
+        """The settings for a longest prompt of so many tokens; with `may_shorten`, perhaps with fewer new ones.
+
+        Raises: ConfigError if what is generated does not fit into the context.
+        """
+        return config
+
+    def chosen(self, config: SamplingConfig, n_texts: int) -> str:  # noqa: ARG002
+        """What the `n_texts` printed were chosen from, if more were generated."""
+        return ""
 
     def output(self, checkpoint: "Checkpoint", reading: ReadingConfig) -> Output | None:  # noqa: ARG002
         """The output of the option in `forms`; None without one."""

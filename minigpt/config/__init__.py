@@ -1,14 +1,15 @@
-"""The name, type, default, bounds and help text of every setting."""
+"""The settings of the spine: names, types, defaults, bounds and help texts. Edges add groups of theirs."""
 
 from typing import TYPE_CHECKING
 
 from minigpt.config.gpt_config import PRESETS, GPTConfig, preset_config
 from minigpt.config.reading_settings import ReadingSettings
-from minigpt.config.sampling_config import SamplingConfig, parse_logit_bias
+from minigpt.config.sampling_settings import SamplingSettings
 from minigpt.config.train_settings import TrainSettings, scored_text_of
 
 if TYPE_CHECKING:
     from minigpt.config.reading_config import ReadingConfig
+    from minigpt.config.sampling_config import SamplingConfig
     from minigpt.config.train_config import TrainConfig
 
 __all__ = [
@@ -17,9 +18,9 @@ __all__ = [
     "ReadingConfig",
     "ReadingSettings",
     "SamplingConfig",
+    "SamplingSettings",
     "TrainConfig",
     "TrainSettings",
-    "parse_logit_bias",
     "preset_config",
     "scored_text_of",
 ]
@@ -31,6 +32,10 @@ def __getattr__(name: str) -> object:
         from minigpt.config import reading_config
 
         return reading_config.ReadingConfig
+    if name == "SamplingConfig":
+        from minigpt.config import sampling_config
+
+        return sampling_config.SamplingConfig
     if name == "TrainConfig":
         from minigpt.config import train_config
 

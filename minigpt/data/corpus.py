@@ -7,7 +7,6 @@ from typing import Any, Self, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from minigpt.bounded_reading import read_json_value
@@ -32,9 +31,6 @@ from minigpt.tokenizer.bpe_training import requested_vocab_size
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _PARTS: tuple[Part, ...] = get_args(Part)
-
-_COUNTED = 2**22  # tokens, to know how frequent each is
-_FEW_TOKENS = 2**28  # of a text from which single tokens are counted; of a longer one, blocks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -224,19 +220,6 @@ class Corpus:
     ) -> npt.NDArray[np.int64]:
         """`batches.windows` of the tokens of a part, or of what is known of each of them."""
         return batches.windows(tokens, step, size, length, seed, rows, lookahead)
-
-    def token_counts(self, vocab_size: int) -> Tensor:
-        """How often each of the first `vocab_size` ids is in `train`, (V,) int64; of a long text, in a part of it.
-
-        The part is evenly spaced and always the same.
-        """
-        n = len(self.train)
-        if n <= _FEW_TOKENS:
-            part = self.train[:: -(-n // _COUNTED)]
-        else:  # single tokens would read all of a file
-            size = _COUNTED // 256
-            part = np.concatenate([self.train[start : start + size] for start in range(0, n - size, n // 256)])
-        return torch.from_numpy(np.bincount(part, minlength=vocab_size))
 
     @property
     def is_chat_log(self) -> bool:

@@ -14,7 +14,6 @@ from minigpt.tokenizer.vocabulary import replace_surrogates
 
 if TYPE_CHECKING:
     from minigpt.data.sources import Scan
-    from minigpt.tokenizer.tokenizer import Tokenizer
 
 
 class Record(NamedTuple):
@@ -100,12 +99,6 @@ def conversations() -> Conversations | None:
     return next(iter(provided("conversations")), None)
 
 
-def writes_conversations(tokenizer: "Tokenizer") -> bool:
-    """Whether a tokenizer has the chat template of the conversations that are read here."""
-    reader = conversations()
-    return reader is not None and tokenizer.chat_template == reader.chat_template
-
-
 _MESSAGE_KEYS = {"role", "from", "content", "value"}  # an object with one of them is a part of a conversation
 _ARRAY_START = re.compile(r"\s*\[(\s*[\[{])?$|\s*\[.*,$")  # of one that goes on on the next line
 _FORMS = {True: "a conversation", False: "a text"}
@@ -132,22 +125,6 @@ def fields_of(keys: Collection[str], key: str) -> RecordFields:
     """The fields that are read of records with these keys; none if they have no text."""
     reader = conversations()
     return RecordFields([key] if key in keys else []) if reader is None else reader.fields(keys, key)
-
-
-def first_keys(file: SourceFile, key: str) -> Collection[str]:
-    """The keys of the first record in a file."""
-    if (reader := file.reader) is not None:
-        return () if reader.keys is None else reader.keys(file, key)
-    if not file.is_json:
-        return ()
-    with open_source(file) as stream:
-        return first_value_keys(json_lines(file.name, stream, file.decoding.errors))
-
-
-def first_value_keys(values: Iterator[JsonValue]) -> Collection[str]:
-    """The keys of the first of these values."""
-    first = next((each.value for each in values), None)
-    return first if isinstance(first, dict) else ()
 
 
 def read_records(values: Iterable[JsonValue], key: str, errors: str) -> Iterator[Record]:

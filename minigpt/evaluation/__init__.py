@@ -1,1 +1,1 @@
-"""Loss, perplexity and bits per byte; breakdowns, baselines, memorization, and published benchmarks."""
+"""Loss, perplexity and bits per byte of a text, also by position and by document."""

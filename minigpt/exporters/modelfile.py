@@ -52,7 +52,7 @@ def modelfile(gguf: Path, context: int, chat_template: str | None) -> str | None
         f"PARAMETER top_k {usual.top_k or 0}\n"  # 0: every token
         f"PARAMETER top_p {usual.top_p:g}\n"
         f"PARAMETER min_p {usual.min_p:g}\n"
-        f"PARAMETER repeat_penalty {usual.repetition_penalty:g}\n"
+        "PARAMETER repeat_penalty 1\n"
     )
 
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from minigpt.bounded_reading import protobuf_fields
 from minigpt.errors import TokenizerError
+from minigpt.protobuf.messages import protobuf_fields
 from minigpt.tokenizer.huggingface_json import added_token, around_text, bpe_model, tokenizer_json
 from minigpt.tokenizer.vocabulary import MAX_IDS
 

@@ -1,13 +1,12 @@
 """Streaming: continues prompts as text, in pieces of whole characters, with stop strings."""
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from minigpt.config import SamplingConfig
+from minigpt.edges import provided
 from minigpt.errors import ConfigError
-from minigpt.generation.beam_search import beam_search
 from minigpt.generation.decoding import Decoder, GeneratedToken, engine_of
 from minigpt.generation.engine import Engine
 from minigpt.generation.healing import Prompt, encode_prompt
@@ -89,7 +88,9 @@ def generate_pieces(
 ) -> Iterator[Piece]:
     """Continues every prompt, a text, token ids or both encoded, `config.samples` times in parallel, piece by piece.
 
-    With beams or `best_of`, the pieces come after the search, the best continuation of each prompt first.
+    An edge may choose the continuations in another way, at the seam `search`: a function like `sample_pieces`, which
+    returns None if the settings ask for nothing else. With beams or `best_of`, the pieces come after the search, the
+    best continuation of each prompt first.
     Row r continues prompt r // samples. It ends at one of the tokenizer's `end_ids`, before a stop string, after the
     sentence, paragraph or line of `until`, or after `max_new_tokens`; its last piece has a finish reason. `processors`
     change the logits (see `LogitsProcessor`). A `sampler`, which has its own processors, replaces the one made from
@@ -104,19 +105,18 @@ def generate_pieces(
     how = {"token_healing": config.token_healing, "special_tokens": config.special_tokens}
     encoded = [each if isinstance(each, Prompt) else encode_prompt(tokenizer, each, **how) for each in prompts]
     with eval_mode(engine.model):
-        if config.beams > 1:
-            yield from _search(engine, tokenizer, encoded, config, sampler)
-        elif config.best_of > 1:
-            drawn = _sample(engine, tokenizer, encoded, config, sampler, alternatives or 0, drafter)
-            yield from _best(drawn, tokenizer, config, len(prompts))
-        else:
-            yield from _sample(engine, tokenizer, encoded, config, sampler, alternatives, drafter)
+        for generate in (*provided("search"), sample_pieces):
+            pieces = generate(engine, tokenizer, encoded, config, sampler, alternatives, drafter)
+            if pieces is not None:
+                yield from pieces
+                break
 
 
-def _sample(
+def sample_pieces(
     engine: Engine, tokenizer: Tokenizer, prompts: list[Prompt], config: SamplingConfig, sampler: Sampler,
     alternatives: int | None, drafter: Drafter | None,
 ) -> Iterator[Piece]:  # fmt: skip
+    """Draws `texts_per_prompt` continuations of each prompt, all in parallel."""
     repeated = [prompt for prompt in prompts for _ in range(config.texts_per_prompt)]
     decoder = Decoder(
         engine,
@@ -139,50 +139,6 @@ def _sample(
                     ended.add(row)
                     break
         decoder.drop(ended)
-
-
-def _best(pieces: Iterator[Piece], tokenizer: Tokenizer, config: SamplingConfig, n_prompts: int) -> Iterator[Piece]:
-    """The `samples` most likely of `best_of` continuations of each prompt, after all have ended."""
-    drawn: list[list[Piece]] = [[] for _ in range(n_prompts * config.best_of)]
-    for piece in pieces:
-        drawn[piece.row].append(piece)
-    for number in range(n_prompts):
-        own = drawn[number * config.best_of : (number + 1) * config.best_of]
-        own.sort(key=lambda row: bits_per_byte([piece.token for piece in row], tokenizer))
-        for index, row in enumerate(own[: config.samples]):
-            for piece in row:
-                yield replace(piece, row=number * config.samples + index)
-
-
-def bits_per_byte(tokens: Sequence[GeneratedToken], tokenizer: Tokenizer) -> float:
-    """The surprisal of generated tokens in bits per byte of their text; infinite for a text without a byte.
-
-    Bytes rather than tokens, because a mean over tokens prefers long words, whose last tokens are nearly certain.
-    Raises: ValueError for tokens that were generated without log-probabilities.
-    """
-    n_bytes, nats = 0, 0.0
-    for token in tokens:
-        if token.logprob is None:
-            raise ValueError(f"token {token.id} has no log-probability")
-        nats -= token.logprob
-        n_bytes += int(tokenizer.token_lengths[token.id])
-    return nats / math.log(2) / n_bytes if n_bytes else math.inf
-
-
-def _search(
-    engine: Engine, tokenizer: Tokenizer, prompts: list[Prompt], config: SamplingConfig, sampler: Sampler
-) -> Iterator[Piece]:
-    """The best continuations of each prompt, after its search is complete."""
-    for number, prompt in enumerate(prompts):
-        end_ids, vocab_size, beginning = tokenizer.end_ids, tokenizer.vocab_size, prompt.end.encode()
-        found = beam_search(engine, prompt.ids, config, sampler, end_ids, vocab_size, beginning)
-        for index, (_, ids) in enumerate(found[: config.samples]):
-            row = RowText(number * config.samples + index, tokenizer, config, prompt)
-            for id in ids:
-                piece = row.add(GeneratedToken(id))
-                yield piece
-                if piece.finish_reason is not None:
-                    break
 
 
 def generate_text(

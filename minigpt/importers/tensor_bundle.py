@@ -20,9 +20,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from minigpt.bounded_reading import protobuf_fields, read_varint
 from minigpt.errors import CheckpointError
 from minigpt.optional_packages import optional_import
+from minigpt.protobuf.messages import protobuf_fields, read_varint
 from minigpt.storage.byte_file import ByteFile
 
 _MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")

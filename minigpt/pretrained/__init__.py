@@ -1,1 +1,1 @@
-"""Opening models: runs, Hugging Face folders, the hub."""
+"""Opens models: runs, Hugging Face folders, the hub, and what edges read."""

@@ -60,7 +60,10 @@ class WeightReader:
 def lazy_tensors(
     config: GPTConfig, names: Mapping[str, str], read: Callable[[str, bool], Tensor], *, transposes: bool = False
 ) -> dict[str, LazyTensor]:
-    """The tensors with these names in a file, which `read` reads; `transposes` as in `find_tensors`."""
+    """The tensors with these names in a file, which `read` reads; it also gets whether it may use a buffer again.
+
+    `transposes` if the matrices are torch's, (out, in), not Hugging Face's, (in, out).
+    """
     return {
         stored.stored_name: LazyTensor.shaped(
             partial(read, names[stored.stored_name]),

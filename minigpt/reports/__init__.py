@@ -1,3 +1,3 @@
-"""Self-contained HTML pages: the inspection page and the report of a run, which is also kept while the run trains."""
+"""The report of a run: one offline HTML page, which is also written while the run trains."""
 
 REPORT = "report.html"  # in a run's folder

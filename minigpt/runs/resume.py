@@ -8,7 +8,7 @@ from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.data.token_writer import ByteProgress
 from minigpt.device import resolve_device, resolve_dtype
-from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, RunFinishedError
+from minigpt.errors import CheckpointError, ConfigError, DataError, MissingTextError, RunFinishedError, quoted
 from minigpt.model.gpt import GPT
 from minigpt.run_options import Request
 from minigpt.runs.changes import asked_after, asked_by, changes_in, describe, is_free, refuse
@@ -54,6 +54,12 @@ def _resume(run: Run, request: Request, processes: int, progress: ByteProgress |
         raise ConfigError(
             f"{directory} was begun by train() in Python, and its record does not say how to continue; resume it there "
             f"with train(..., resume=True), or start a new run from its weights with --from {directory.name}"
+        )
+    if record.unread:
+        options = ", ".join(f"{name} ({quoted(value)})" for name, value in record.unread.items())
+        raise ConfigError(
+            f"{directory} was trained with {options}, which nothing installed has; install what adds it, or start a "
+            f"new run from its weights with --from {directory.name}"
         )
     if (step := weights_without_state(run)) is not None:
         raise ConfigError(

@@ -1,1 +1,1 @@
-"""Drafts of speculative decoding."""
+"""Drafts for speculative decoding: from the text itself, or from a smaller model."""

@@ -8,6 +8,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -120,143 +121,8 @@ class Result(JsonRecord):
                 object.__setattr__(self, name, None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """The content of training.json; a part is None if it was not recorded.
-
-    `base` is the model that was fine-tuned, `adapter_base` the same of a run that trains an adapter. `sources` are the
-    texts by absolute path (`-` is a pipe), `asked` are the options that a resumed run is compared with, `chat_template`
-    is the Jinja template of a chat log's conversations, `model` and `training` are the settings that the run has,
-    `expected` are the lowest and the highest bits per byte that its plan expected. `number` counts the starts and
-    resumes of all runs in the same folder up to the last one of this run. `other` holds entries that this version does
-    not use.
-    """
-
-    format: int | None = FORMAT
-    minigpt: str | None = None
-    torch: str | None = None
-    started: str | None = None
-    number: int | None = None
-    device: str | None = None
-    environment: Environment | None = None
-    sources: tuple[str, ...] = ()
-    asked: RunOptions | None = None
-    reading: ReadingConfig | None = None
-    base: str | None = None
-    adapter_base: AdapterBase | None = None
-    preset: str | None = None
-    tokenizer: str | None = None
-    chat_template: str | None = None
-    corpus: CorpusRecord | None = None
-    baselines: BaselinesRecord | None = None
-    model: GPTConfig | None = None
-    training: TrainConfig | None = None
-    expected: tuple[float, float] | None = None
-    changes: tuple[Change, ...] = ()
-    result: Result | None = None
-    other: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_dict(
-        cls,
-        entries: Mapping[str, Any],
-        path: str | Path = "training.json",
-        problems: list[str] | None = None,
-    ) -> "RunRecord":
-        """The record with these entries, as JSON has them; `path` is the file that an error names.
-
-        With a list of `problems`, a damaged part is not recorded, and the list gets a sentence on it.
-        Raises: CheckpointError without such a list, for a part that lacks what it must have or has a value that is not
-        valid.
-        """
-        parts: dict[str, Any] = {}
-        for each in dataclasses.fields(cls):
-            key = _key(each)
-            if each.name == "other" or (key not in entries and each.name != "format"):
-                continue
-            try:
-                parts[each.name] = _READERS[each.name](entries.get(key), f"{path} is damaged", key)
-            except CheckpointError as error:
-                if problems is None:
-                    raise
-                problems.append(str(error))
-        return cls(**parts, other={key: value for key, value in entries.items() if key not in _KEYS})
-
-    def to_dict(self) -> dict[str, Any]:
-        """The record as plain values, in the order of training.json."""
-        values = {_key(each): getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "other"}
-        plain = {key: value.to_dict() if hasattr(value, "to_dict") else value for key, value in values.items()}
-        plain |= {"sources": list(self.sources), "changes": [each.to_dict() for each in self.changes]}
-        plain["forecast"] = None if self.expected is None else list(self.expected)
-        return plain | dict(self.other)
-
-    def resumable(self) -> "Resumable | None":
-        """The parts that resuming needs; None if one is missing, as for a run that `train()` began in Python."""
-        if not (self.model and self.training and self.reading and self.asked and self.corpus and self.sources):
-            return None
-        return Resumable(
-            sources=self.sources,
-            asked=self.asked,
-            reading=self.reading,
-            corpus=self.corpus,
-            model=self.model,
-            training=self.training,
-        )
-
-    @property
-    def seconds(self) -> float:
-        """The seconds that the run had taken when it ended; 0 without a result."""
-        return (self.result and self.result.seconds) or 0.0
-
-    @property
-    def measured_since(self) -> int:
-        """The step at which the run last changed what an evaluation measures, and evaluates again; -1 without one."""
-        return max((each.step for each in self.changes if each.option in _MEASURED_BY), default=-1)
-
-    def comparable_evaluations(self, log: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """The evaluations in a log that measured the same targets in the same windows as the last of them did.
-
-        That is all of them, unless a resumed run was given another text, role, context or number of tokens: then the
-        earlier ones measured something else.
-        """
-        since = self.measured_since
-        return [line for line in log if line.get("validation_loss") is not None and line["step"] >= since]
-
-    def replace(self, **parts: Any) -> "RunRecord":
-        """A copy with some parts changed."""
-        return dataclasses.replace(self, **parts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resumable:
-    """The parts of a record that resuming needs."""
-
-    sources: tuple[str, ...]
-    asked: RunOptions
-    reading: ReadingConfig
-    corpus: CorpusRecord
-    model: GPTConfig
-    training: TrainConfig
-
-
-def _key(each: "dataclasses.Field[Any]") -> str:
-    return {"base": "from", "expected": "forecast"}.get(each.name, each.name)
-
-
-_KEYS = {_key(each) for each in dataclasses.fields(RunRecord)} - {"other"}
-
-# Each reader takes a value, the start of an error, which says that a file is damaged, and the value's key in that file.
+# Takes a value, the start of an error, which says that a file is damaged, and the value's key in that file.
 _Reader = Callable[[Any, str, str], Any]
-
-
-def _plain(kind: Any) -> _Reader:
-    """Reads a value of this type."""
-
-    def read(value: Any, damaged: str, key: str) -> Any:
-        check_entry(value, kind, damaged, key)
-        return value
-
-    return read
 
 
 def _object(build: Callable[[Mapping[str, Any], str], Any]) -> _Reader:
@@ -315,27 +181,146 @@ def _expected(value: Any, damaged: str, key: str) -> tuple[float, float] | None:
     return value[0], value[1]
 
 
+def _plain(kind: Any, value: Any, damaged: str, key: str) -> Any:
+    """Reads a value of this type."""
+    check_entry(value, kind, damaged, key)
+    return value
+
+
 def _string(value: Any, location: str) -> Any:
     if not is_text(value):
         raise CheckpointError(f"{location}: {quoted(value)} is not a string; copy it again")
     return value
 
 
-_READERS: Mapping[str, _Reader] = {
-    **dict.fromkeys(("format", "number"), _plain(int | None)),
-    **dict.fromkeys(
-        ("minigpt", "torch", "started", "device", "base", "preset", "tokenizer", "chat_template"), _plain(str | None)
-    ),
-    "environment": _object(Environment.from_dict),
-    "sources": _list(_string),
-    "asked": _asked,
-    "reading": _settings(ReadingConfig),
-    "adapter_base": _object(AdapterBase.from_dict),
-    "corpus": _object(CorpusRecord.from_dict),
-    "baselines": _object(BaselinesRecord.from_dict),
-    "model": _settings(GPTConfig),
-    "training": _settings(TrainConfig),
-    "expected": _expected,
-    "changes": _list(Change.from_dict),
-    "result": _object(Result.from_dict),
-}
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """The content of training.json; a part is None if it was not recorded.
+
+    `base` is the model that was fine-tuned, `adapter_base` the same of a run that trains an adapter. `sources` are the
+    texts by absolute path (`-` is a pipe), `asked` are the options that a resumed run is compared with, `chat_template`
+    is the Jinja template of a chat log's conversations, `model` and `training` are the settings that the run has,
+    `expected` are the lowest and the highest bits per byte that its plan expected. `number` counts the starts and
+    resumes of all runs in the same folder up to the last one of this run. `other` holds entries that this version does
+    not use, `unread` the options of `asked` that nothing installed has.
+    """
+
+    format: int | None = FORMAT
+    minigpt: str | None = None
+    torch: str | None = None
+    started: str | None = None
+    number: int | None = None
+    device: str | None = None
+    environment: Environment | None = field(default=None, metadata={"read": _object(Environment.from_dict)})
+    sources: tuple[str, ...] = field(default=(), metadata={"read": _list(_string)})
+    asked: RunOptions | None = field(default=None, metadata={"read": _asked})
+    reading: ReadingConfig | None = field(default=None, metadata={"read": _settings(ReadingConfig)})
+    base: str | None = field(default=None, metadata={"key": "from"})
+    adapter_base: AdapterBase | None = field(default=None, metadata={"read": _object(AdapterBase.from_dict)})
+    preset: str | None = None
+    tokenizer: str | None = None
+    chat_template: str | None = None
+    corpus: CorpusRecord | None = field(default=None, metadata={"read": _object(CorpusRecord.from_dict)})
+    baselines: BaselinesRecord | None = field(default=None, metadata={"read": _object(BaselinesRecord.from_dict)})
+    model: GPTConfig | None = field(default=None, metadata={"read": _settings(GPTConfig)})
+    training: TrainConfig | None = field(default=None, metadata={"read": _settings(TrainConfig)})
+    expected: tuple[float, float] | None = field(default=None, metadata={"read": _expected, "key": "forecast"})
+    changes: tuple[Change, ...] = field(default=(), metadata={"read": _list(Change.from_dict)})
+    result: Result | None = field(default=None, metadata={"read": _object(Result.from_dict)})
+    other: Mapping[str, Any] = field(default_factory=dict)
+    unread: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(
+        cls,
+        entries: Mapping[str, Any],
+        path: str | Path = "training.json",
+        problems: list[str] | None = None,
+    ) -> "RunRecord":
+        """The record with these entries, as JSON has them; `path` is the file that an error names.
+
+        With a list of `problems`, a damaged part is not recorded, and the list gets a sentence on it.
+        Raises: CheckpointError without such a list, for a part that lacks what it must have or has a value that is not
+        valid.
+        """
+        parts, other = dict[str, Any](), dict(entries)
+        for each in _recorded():
+            key = _key(each)
+            other.pop(key, None)
+            if key not in entries and each.name != "format":
+                continue
+            try:
+                read: _Reader = each.metadata.get("read") or partial(_plain, each.type)
+                parts[each.name] = read(entries.get(key), f"{path} is damaged", key)
+            except CheckpointError as error:
+                if problems is None:
+                    raise
+                problems.append(str(error))
+        asked = entries.get("asked") if parts.get("asked") is not None else None
+        unread = {name: value for name, value in (asked or {}).items() if name not in OPTION_NAMES}
+        return cls(**parts, other=other, unread=unread)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as plain values, in the order of training.json."""
+        values = {_key(each): getattr(self, each.name) for each in _recorded()}
+        plain = {key: value.to_dict() if hasattr(value, "to_dict") else value for key, value in values.items()}
+        plain |= {"sources": list(self.sources), "changes": [each.to_dict() for each in self.changes]}
+        plain["forecast"] = None if self.expected is None else list(self.expected)
+        return plain | dict(self.other)
+
+    def resumable(self) -> "Resumable | None":
+        """The parts that resuming needs; None if one is missing, as for a run that `train()` began in Python."""
+        if not (self.model and self.training and self.reading and self.asked and self.corpus and self.sources):
+            return None
+        return Resumable(
+            sources=self.sources,
+            asked=self.asked,
+            reading=self.reading,
+            corpus=self.corpus,
+            model=self.model,
+            training=self.training,
+        )
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that the run had taken when it ended; 0 without a result."""
+        return (self.result and self.result.seconds) or 0.0
+
+    @property
+    def measured_since(self) -> int:
+        """The step at which the run last changed what an evaluation measures, and evaluates again; -1 without one."""
+        return max((each.step for each in self.changes if each.option in _MEASURED_BY), default=-1)
+
+    def comparable_evaluations(self, log: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The evaluations in a log that measured the same targets in the same windows as the last of them did.
+
+        That is all of them, unless a resumed run was given another text, role, context or number of tokens: then the
+        earlier ones measured something else.
+        """
+        since = self.measured_since
+        return [line for line in log if line.get("validation_loss") is not None and line["step"] >= since]
+
+    def replace(self, **parts: Any) -> "RunRecord":
+        """A copy with some parts changed."""
+        return dataclasses.replace(self, **parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumable:
+    """The parts of a record that resuming needs."""
+
+    sources: tuple[str, ...]
+    asked: RunOptions
+    reading: ReadingConfig
+    corpus: CorpusRecord
+    model: GPTConfig
+    training: TrainConfig
+
+
+def _recorded() -> "list[dataclasses.Field[Any]]":
+    """The fields of a RunRecord that have a key of their own in training.json."""
+    return [each for each in dataclasses.fields(RunRecord) if each.name not in ("other", "unread")]
+
+
+def _key(each: "dataclasses.Field[Any]") -> str:
+    return str(each.metadata.get("key", each.name))

@@ -1,1 +1,1 @@
-"""The training loop and its parts: steps, losses, optimizers, evaluation, checkpoints, several processes."""
+"""The training loop and its parts: steps, losses, optimizers, evaluation, checkpoints, events."""

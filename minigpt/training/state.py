@@ -83,12 +83,16 @@ class TrainingState:
                 like = (required | more).get(key)
                 if like is None and required:
                     continue  # an additional state of an optimizer that this run does not use
+                if parameter_name in kept and not required:  # an optimizer of an edge
+                    like = parameters[parameter_name] if value.shape else detector.statistics[0]
                 _check_tensor(state, full_name, value, like)
                 states[parameter_name][key] = step.world.distribute_like(value, parameters[parameter_name])
         if missing := sorted(present.keys() - weights.keys()):
             raise CheckpointError(f"{state.damaged}: it has no tensor {'model.' + missing[0]!r}; copy it again")
         for name, entries in states.items():
-            if entries and not entries.keys() >= kept[name][0].keys():
+            required, more = kept[name]
+            lacks = required.keys() - entries.keys() or (more.keys() & entries.keys() and more.keys() - entries.keys())
+            if entries and lacks:
                 raise CheckpointError(f"{state.damaged}: {'optimizer.' + name!r} is incomplete; copy it again")
         load_trained_state(model, weights)
         if saved_with.loss_scaler:  # empty if the run had no loss scale
@@ -114,12 +118,16 @@ class TrainingState:
 def _kept_by(optimizer: torch.optim.Optimizer, parameter: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """What an optimizer keeps for a parameter after a step, by name, as tensors of the same shapes.
 
-    An optimizer of an edge may have `additional_states(parameter)`, the second of them, which a saved state may lack.
+    An optimizer of an edge may have `additional_states(parameter)`, the second of them; a saved state has all of these
+    or none. Of an optimizer that is neither AdamW nor Muon nothing is known: it keeps numbers, or tensors of the
+    parameter's shape.
     """
     more: dict[str, Tensor] = getattr(optimizer, "additional_states", lambda _: {})(parameter)
     if isinstance(optimizer, Muon):
         return {"momentum": parameter}, more
-    return {"step": torch.empty((), device="meta"), "exp_avg": parameter, "exp_avg_sq": parameter}, more
+    if isinstance(optimizer, torch.optim.AdamW):
+        return {"step": torch.empty((), device="meta"), "exp_avg": parameter, "exp_avg_sq": parameter}, more
+    return {}, more
 
 
 def progress_of(state: LastState) -> Progress:

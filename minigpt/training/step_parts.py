@@ -83,7 +83,8 @@ class StepParts:
     """What a `TrainStep` calls. At the seam `step_parts`, edges provide functions that replace parts in place.
 
     Each is called as `change(parts, config, given)`. `given` has the arguments of `train()` that the spine does not
-    know, by name, of which a function removes its own. `context` makes a context for each step.
+    know, by name, of which a function removes its own. `context` makes a context for each step, before which the
+    optimizers' groups get the learning rate ("lr").
     """
 
     model: GPT

@@ -1,1 +1,1 @@
-"""Sampled softmax, spelling features and BPE-dropout."""
+"""Sampled softmax, spelling features, BPE-dropout and token noise."""

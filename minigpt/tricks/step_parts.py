@@ -13,6 +13,7 @@ from minigpt.tricks.sampled_softmax import SampledLossModel, TokenSampler
 from minigpt.tricks.settings import TrickSettings
 from minigpt.tricks.spelling import SpellingFeatures
 from minigpt.tricks.spelling_updates import SpellingAdamW
+from minigpt.tricks.token_counts import token_counts
 
 
 def use_tricks(parts: StepParts, config: TrainConfig, given: dict[str, Any]) -> None:  # noqa: ARG001
@@ -24,7 +25,7 @@ def use_tricks(parts: StepParts, config: TrainConfig, given: dict[str, Any]) -> 
     if settings.bpe_dropout or settings.token_noise:
         parts.batches = NoisyBatches(parts.corpus, config)
     if settings.samples_vocabulary(vocab_size):
-        sampler = TokenSampler(parts.corpus.token_counts(vocab_size), settings.sampled_softmax, config.seed)
+        sampler = TokenSampler(token_counts(parts.corpus, vocab_size), settings.sampled_softmax, config.seed)
         parts.batches, parts.loss = SampledBatches(parts.batches, sampler), SampledLossModel.of(parts.loss)
     if settings.spelling_features:
         _share_updates(parts)

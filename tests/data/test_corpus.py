@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.data import corpus as corpus_module
 from minigpt.data import corpus_cache, sources, token_writer
 from minigpt.data.corpus import Corpus
 from minigpt.data.sources import scan
@@ -400,15 +399,3 @@ def test_a_corpus_is_built_in_constant_memory(tmp_path, kind, monkeypatch):
         shutil.rmtree(tmp_path / "cache")
     assert peaks[1] < 60e6
     assert peaks[1] < 1.2 * peaks[0]
-
-
-def test_token_counts_are_those_of_the_training_part_or_of_an_evenly_spaced_share(build, monkeypatch):
-    corpus = build(STORY)
-    ids, counts = np.unique(corpus.train, return_counts=True)
-    found = corpus.token_counts(300)
-    assert found.shape == (300,)
-    assert found[ids].tolist() == counts.tolist()
-    assert found.sum() == len(corpus.train)
-    monkeypatch.setattr(corpus_module, "_COUNTED", 1000)
-    step = -(-len(corpus.train) // 1000)
-    assert corpus.token_counts(300).tolist() == np.bincount(corpus.train[::step], minlength=300).tolist()

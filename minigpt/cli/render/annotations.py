@@ -47,7 +47,7 @@ class Annotations:
         return "", ""
 
     def sampled(self, event: Sample) -> list[Text]:  # noqa: ARG002
-        """The text of a sample as it is drawn, and lines below it; empty to draw it plainly."""
+        """The styled text of a sample, and lines below it; empty to draw it plainly."""
         return []
 
     def result_rows(self, result: Result) -> Mapping[str, str]:  # noqa: ARG002

@@ -1,0 +1,1 @@
+"""A page that runs a model in a browser."""

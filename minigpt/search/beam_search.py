@@ -8,6 +8,7 @@ from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError
 from minigpt.generation.engine import Engine
 from minigpt.generation.sampling import NO_TOKEN_LEFT, Sampler, check_finite
+from minigpt.search.settings import SearchSettings
 
 
 def check_room(n_prompt: int, max_new_tokens: int, n_positions: int) -> None:
@@ -46,6 +47,7 @@ def beam_search(
     Source: Sutskever et al. 2014, section 3.2; Wu et al. 2016, section 7 (the length penalty, without its constant).
     Candidates and stopping criterion are those of transformers with `early_stopping=False`.
     """
+    length_penalty = SearchSettings.of(config).length_penalty
     check_room(len(prompt), config.max_new_tokens, engine.n_positions)
     with engine.lock:
         logits = engine.start([prompt])[:, :vocab_size]  # (R, V), R the number of active sequences
@@ -65,7 +67,7 @@ def beam_search(
             sequences = torch.cat([sequences[rows], tokens[:, None]], dim=1)  # (N, T + 1)
             possible = best.values > -torch.inf
             ended = possible & (torch.isin(tokens, ends) | (length == config.max_new_tokens))
-            final_scores = [score / length**config.length_penalty for score in best.values.tolist()]  # (N,)
+            final_scores = [score / length**length_penalty for score in best.values.tolist()]  # (N,)
             for row in ended[: config.beams].nonzero().flatten().tolist():
                 finished.append((final_scores[row], sequences[row, len(prompt) :].tolist()))
             finished = sorted(finished, key=lambda scored: -scored[0])[: config.beams]

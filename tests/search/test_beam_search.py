@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError
-from minigpt.generation.beam_search import beam_search
 from minigpt.generation.decoding import Decoder
 from minigpt.generation.engine import Engine
 from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
+from minigpt.search.beam_search import beam_search
 from minigpt.storage.huggingface import config_to_huggingface, to_huggingface
 from minigpt.tokenizer.tokenizer import Tokenizer
 

@@ -1,0 +1,1 @@
+"""Penalties for repetition, biases of tokens, and forbidden words."""

@@ -1,0 +1,1 @@
+"""What the readers of SentencePiece and TensorFlow files share: messages of Protocol Buffers."""
