@@ -62,6 +62,7 @@ EDGES = (
             "accelerate": "minigpt.native.accelerate:accelerate",
             "step_parts": "minigpt.native.step_parts:use_compiled_code",
             "engine": "minigpt.native.engine_provider:ENGINES",
+            "slots": "minigpt.native.slots:new_slots",
             "engine_settings": "minigpt.native.engine_settings:NativeEngineSettings",
             "draw_tokens": "minigpt.native.operations:draw_tokens",
         },
@@ -72,8 +73,14 @@ EDGES = (
         package="minigpt.cuda",
         provides={
             "engine": "minigpt.cuda.graphs:ENGINES",
+            "slots": "minigpt.cuda.slots:new_slots",
             "engine_settings": "minigpt.cuda.engine_settings:CudaEngineSettings",
         },
+    ),
+    Edge(
+        name="slots",
+        sentence="Texts that are generated together and begin and end at any time.",
+        package="minigpt.slots",
     ),
     Edge(
         name="penalties",
@@ -226,6 +233,7 @@ EDGES = (
         package="minigpt.server",
         needs=(
             "penalties",
+            "slots",
             "inspection",
             "pages",
             "chat_logs",

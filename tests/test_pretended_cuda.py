@@ -13,18 +13,20 @@ from pretended_cuda import CudaTensor, PretendedGPU, pretended_cuda, reason_to_s
 from minigpt import Sampler, SamplingConfig, generate
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.cuda import graphs as cuda_graphs
-from minigpt.cuda.graphs import CudaSlots, GraphEngine
+from minigpt.cuda.graphs import GraphEngine
+from minigpt.cuda.slots import CudaSlots
 from minigpt.data.corpus import Corpus
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation import sampling
 from minigpt.generation.decoding import Decoder
 from minigpt.generation.engine import Engine
-from minigpt.generation.resolve_engine import resolve_engine, resolve_slots
-from minigpt.generation.slots import Slots
+from minigpt.generation.resolve_engine import resolve_engine
 from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
 from minigpt.server.batching.batch import Batch
 from minigpt.server.batching.requests import Event, GenerationRequest
+from minigpt.slots.resolve_slots import resolve_slots
+from minigpt.slots.slots import Slots
 from minigpt.training.events import Saved, Step
 from minigpt.training.loop import train
 from minigpt.training.step import zero_if

@@ -6,7 +6,6 @@ from minigpt.edges import provided
 from minigpt.errors import ConfigError
 from minigpt.generation.engine import Engine
 from minigpt.generation.engine_settings import Quantization
-from minigpt.generation.slots import Slots
 from minigpt.model.gpt import GPT
 
 
@@ -20,13 +19,6 @@ class EngineProvider:
         """An engine for the model. `compiled` asks for torch.compile; the model is on CUDA then.
 
         Raises: ConfigError for a quantization that the edge knows but not for this model.
-        """
-        return None
-
-    def slots(self, model: GPT, n_slots: int, quantization: Quantization) -> Slots | None:  # noqa: ARG002
-        """Slots for the model.
-
-        Raises: as `engine`.
         """
         return None
 
@@ -52,27 +44,14 @@ def resolve_engine(model: GPT, quantization: Quantization = "none", *, compiled:
     device = model.token_embedding.weight.device
     if compiled and device.type != "cuda":
         raise ConfigError(f"compile needs CUDA, but the model is on {device}; omit it")
-    _check(quantization)
+    check_quantization(quantization)
     for provider in _providers():
         if (engine := provider.engine(model, quantization, compiled=compiled)) is not None:
             return engine
     if compiled:
         raise ConfigError("compile needs an engine for CUDA that is not installed; omit it")
-    _check_plain(quantization)
+    check_plain(quantization)
     return Engine(model)
-
-
-def resolve_slots(model: GPT, n_slots: int, quantization: Quantization = "none") -> Slots:
-    """The fastest slot engine for a model on its device, chosen as by `resolve_engine`.
-
-    Raises: ConfigError for int8 if no slot engine can run the model with it.
-    """
-    _check(quantization)
-    for provider in _providers():
-        if (slots := provider.slots(model, n_slots, quantization)) is not None:
-            return slots
-    _check_plain(quantization)
-    return Slots(model, n_slots)
 
 
 def why_pytorch(model: GPT) -> str:
@@ -90,12 +69,13 @@ def _providers() -> tuple[EngineProvider, ...]:
     return provided("engine")
 
 
-def _check(quantization: str) -> None:
+def check_quantization(quantization: str) -> None:
+    """Raises: ConfigError for a quantization that no engine knows."""
     if quantization not in get_args(Quantization):
         raise ConfigError(f"quantize ({quantization!r}) must be auto, none or int8")
 
 
-def _check_plain(quantization: Quantization) -> None:
+def check_plain(quantization: Quantization) -> None:
     """Raises: ConfigError for weights that are to be quantized, which no installed engine does."""
     if quantization not in ("auto", "none"):
         raise ConfigError(f"quantize ({quantization!r}) needs an engine that is not installed; omit it")

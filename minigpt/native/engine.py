@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from minigpt.generation.engine import Engine
-from minigpt.generation.slots import Chunk, Slots
 from minigpt.model.attention import check_length
 from minigpt.model.gpt import GPT, Block
 from minigpt.model.kv_cache import KVCache
@@ -260,35 +259,3 @@ class NativeEngine(Engine):
         assert values.device.type == "cpu"
         self._referenced.append(values)
         return values.data_ptr()
-
-
-class NativeSlots(Slots):
-    """Slots whose chunks are all read in one step of decode.c.
-
-    Its kernels add up each row's products in one order, which does not depend on the other rows or on how a prompt is
-    divided into chunks.
-    """
-
-    any_chunks = True
-    chunk_size = 32
-
-    def __init__(self, model: GPT, n_slots: int, quantization: str = "none") -> None:
-        super().__init__(model, n_slots)
-        self._engine = NativeEngine(model, quantization)
-        self._engine.use_cache(self.cache)
-
-    @property
-    def description(self) -> str:
-        return self._engine.description
-
-    @torch.inference_mode()
-    def read(self, chunks: Sequence[Chunk]) -> list[Tensor]:
-        unread, last = [], []  # rows without logits, which `step` wants first, and rows with logits
-        for chunk in chunks:
-            check_length(chunk.start + len(chunk.ids), self.n_positions)
-            rows = [(id, chunk.start + at, chunk.slot) for at, id in enumerate(chunk.ids)]
-            without = len(rows) - chunk.n_logits
-            unread += rows[:without]
-            last += rows[without:]
-        logits = self._engine.step(torch.tensor(unread + last, device="cpu"), len(last))
-        return list(torch.split(logits, [chunk.n_logits for chunk in chunks]))

@@ -11,11 +11,10 @@ from minigpt.errors import ConfigError
 from minigpt.generation.engine import Engine
 from minigpt.generation.engine_settings import Quantization
 from minigpt.generation.resolve_engine import EngineProvider
-from minigpt.generation.slots import Slots
 from minigpt.model.gpt import GPT
 from minigpt.native.accelerate import accelerate
 from minigpt.native.compiled import library, why_unavailable
-from minigpt.native.engine import NativeEngine, NativeSlots
+from minigpt.native.engine import NativeEngine
 
 _INT8_FROM = 50_000_000  # parameters: no processor's cache holds them, so memory bandwidth sets the speed
 
@@ -24,12 +23,8 @@ class NativeEngines(EngineProvider):
     """The engines of decode.c."""
 
     def engine(self, model: GPT, quantization: Quantization, *, compiled: bool) -> Engine | None:  # noqa: ARG002
-        fitting = _fitting_quantization(model, quantization)
+        fitting = fitting_quantization(model, quantization)
         return None if fitting is None else NativeEngine(model, fitting)
-
-    def slots(self, model: GPT, n_slots: int, quantization: Quantization) -> Slots | None:
-        fitting = _fitting_quantization(model, quantization)
-        return None if fitting is None else NativeSlots(model, n_slots, fitting)
 
     def why_unavailable(self, model: GPT) -> str:
         reason = why_unavailable()
@@ -39,7 +34,7 @@ class NativeEngines(EngineProvider):
 ENGINES = NativeEngines()
 
 
-def _fitting_quantization(model: GPT, quantization: Quantization) -> Literal["none", "int8"] | None:
+def fitting_quantization(model: GPT, quantization: Quantization) -> Literal["none", "int8"] | None:
     """The quantization that "auto" stands for; None if decode.c cannot run the model.
 
     Raises: ConfigError for int8 if it cannot.

@@ -149,9 +149,10 @@ def _load(
     """
     from minigpt.device import avoid_cudnn_attention, free_memory
     from minigpt.generation.capacity import slot_bytes
-    from minigpt.generation.resolve_engine import resolve_slots, why_pytorch
+    from minigpt.generation.resolve_engine import why_pytorch
     from minigpt.server.batching.batch import Batch
     from minigpt.server.served_model import ServedModel
+    from minigpt.slots.resolve_slots import resolve_slots
 
     checkpoint = open_model(str(path), checkpoints, device, dtype=dtype)
     model, target = checkpoint.model, checkpoint.model.token_embedding.weight.device

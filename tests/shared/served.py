@@ -12,13 +12,13 @@ import uvicorn
 from builders import random_model
 from starlette.testclient import TestClient
 
-from minigpt.generation.slots import Slots
 from minigpt.model.gpt import GPT
 from minigpt.server.application import build_application
 from minigpt.server.batching.batch import Batch
 from minigpt.server.connections import limited_protocol
 from minigpt.server.serve_config import ServeConfig
 from minigpt.server.served_model import Models, ServedModel
+from minigpt.slots.slots import Slots
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 CONTEXT = 64

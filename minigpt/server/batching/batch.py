@@ -12,9 +12,9 @@ from minigpt.device import to_device
 from minigpt.errors import GenerationError, MinigptError
 from minigpt.generation.decoding import GeneratedToken, describe
 from minigpt.generation.sampling import check_finite
-from minigpt.generation.slots import Chunk, Slots
 from minigpt.server.batching.requests import Event, Failed, GenerationRequest, ScoredPrompt, check_request
 from minigpt.server.batching.rows import Row, Work, next_tokens
+from minigpt.slots.slots import Chunk, Slots
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _PROMPT_ALONE = 64  # tokens of prompts that a step reads if no row is waiting for its next token

@@ -18,9 +18,9 @@ from minigpt.generation.decoding import (
 )
 from minigpt.generation.healing import Prompt
 from minigpt.generation.sampling import UNDECIDED
-from minigpt.generation.slots import Chunk
 from minigpt.generation.streaming import RowText
 from minigpt.server.batching.requests import GenerationRequest
+from minigpt.slots.slots import Chunk
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 

@@ -1,4 +1,4 @@
-"""What edges provide for generation: engines, slots and draws; and what there is without them."""
+"""What edges provide for generation: engines and draws; and what there is without them."""
 
 from collections.abc import Sequence
 
@@ -13,17 +13,12 @@ from minigpt.generation import resolve_engine as resolving
 from minigpt.generation import sampling
 from minigpt.generation.engine import Engine
 from minigpt.generation.engine_settings import Quantization
-from minigpt.generation.resolve_engine import EngineProvider, resolve_engine, resolve_slots, why_pytorch
+from minigpt.generation.resolve_engine import EngineProvider, resolve_engine, why_pytorch
 from minigpt.generation.sampling import Sampler
-from minigpt.generation.slots import Slots
 from minigpt.model.gpt import GPT
 
 
 class OwnEngine(Engine):
-    pass
-
-
-class OwnSlots(Slots):
     pass
 
 
@@ -33,9 +28,6 @@ class Narrow(EngineProvider):
     def engine(self, model: GPT, quantization: Quantization, *, compiled: bool) -> Engine | None:
         return OwnEngine(model) if model.config.n_layer == 1 else None
 
-    def slots(self, model: GPT, n_slots: int, quantization: Quantization) -> Slots | None:
-        return OwnSlots(model, n_slots) if model.config.n_layer == 1 else None
-
     def why_unavailable(self, model: GPT) -> str:
         return "" if model.config.n_layer == 1 else "it has too many layers"
 
@@ -44,9 +36,7 @@ def test_the_first_edge_that_has_an_engine_for_a_model_runs_it(monkeypatch: pyte
     monkeypatch.setattr(resolving, "provided", lambda _: (EngineProvider(), Narrow()))
     narrow, deep = new_model(n_layer=1), new_model(n_layer=2)
     assert type(resolve_engine(narrow)) is OwnEngine
-    assert type(resolve_slots(narrow, 2)) is OwnSlots
     assert type(resolve_engine(deep)) is Engine
-    assert type(resolve_slots(deep, 2)) is Slots
     assert (why_pytorch(narrow), why_pytorch(deep)) == ("", "it has too many layers")
 
 
@@ -56,8 +46,6 @@ def test_without_edges_pytorch_runs_every_model_and_quantizes_none(monkeypatch: 
         assert type(resolve_engine(new_model(), quantization)) is Engine  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^quantize \('int8'\) needs an engine that is not installed; omit it$"):
         resolve_engine(new_model(), "int8")
-    with pytest.raises(ConfigError, match=r"not installed"):
-        resolve_slots(new_model(), 1, "int8")
     with pytest.raises(ConfigError, match=r"^quantize \('int4'\) must be auto, none or int8$"):
         resolve_engine(new_model(), "int4")  # type: ignore[arg-type]
     assert why_pytorch(new_model()) == ""

@@ -9,17 +9,18 @@ import torch
 from builders import random_model
 
 from minigpt.config import SamplingConfig
-from minigpt.cuda.graphs import CudaSlots
+from minigpt.cuda.slots import CudaSlots
 from minigpt.errors import ConfigError, GenerationError
-from minigpt.generation.resolve_engine import resolve_engine, resolve_slots
+from minigpt.generation.resolve_engine import resolve_engine
 from minigpt.generation.sampling import Sampler
-from minigpt.generation.slots import Slots
 from minigpt.generation.streaming import Piece, generate_pieces
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
-from minigpt.native.engine import NativeSlots
+from minigpt.native.slots import NativeSlots
 from minigpt.server.batching.batch import Batch
 from minigpt.server.batching.requests import Event, Failed, GenerationRequest, ScoredPrompt
+from minigpt.slots.resolve_slots import resolve_slots
+from minigpt.slots.slots import Slots
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.named("bytes")

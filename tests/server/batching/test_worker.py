@@ -8,10 +8,10 @@ from builders import random_model
 
 from minigpt.config import SamplingConfig
 from minigpt.generation.sampling import Sampler
-from minigpt.generation.slots import Slots
 from minigpt.server.batching.batch import Batch
 from minigpt.server.batching.requests import Event, Failed, GenerationRequest
 from minigpt.server.batching.worker import Worker
+from minigpt.slots.slots import Slots
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.named("bytes")

@@ -5,17 +5,18 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from builders import random_model
+from builders import new_model, random_model
 from torch import Tensor
 
 from minigpt.config import GPTConfig
-from minigpt.cuda.graphs import CudaSlots
+from minigpt.cuda.slots import CudaSlots
 from minigpt.errors import ConfigError
-from minigpt.generation.resolve_engine import resolve_slots
-from minigpt.generation.slots import Chunk, Slots
 from minigpt.model.gpt import GPT
 from minigpt.native import compiled
-from minigpt.native.engine import NativeSlots
+from minigpt.native.slots import NativeSlots
+from minigpt.slots import resolve_slots as resolving
+from minigpt.slots.resolve_slots import resolve_slots
+from minigpt.slots.slots import Chunk, Slots
 
 needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 SETS = compiled.instruction_sets(loaded) if (loaded := compiled.library()) else []
@@ -142,3 +143,23 @@ def test_the_engine_fits_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(resolve_slots(some_model(), 2, "auto")) is Slots
     with pytest.raises(ConfigError, match="no compiler"):
         resolve_slots(some_model(), 2, "int8")
+
+
+class OwnSlots(Slots):
+    pass
+
+
+def test_the_first_edge_that_has_slots_for_a_model_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own_slots(model: GPT, n_slots: int, _quantization: str) -> Slots | None:
+        return OwnSlots(model, n_slots) if model.config.n_layer == 1 else None
+
+    monkeypatch.setattr(resolving, "provided", lambda _: (lambda *_: None, own_slots))
+    assert type(resolve_slots(new_model(n_layer=1), 2)) is OwnSlots
+    assert type(resolve_slots(new_model(n_layer=2), 2)) is Slots
+
+
+def test_without_edges_pytorch_runs_slots_and_quantizes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolving, "provided", lambda _: ())
+    assert type(resolve_slots(new_model(), 1, "auto")) is Slots
+    with pytest.raises(ConfigError, match=r"not installed"):
+        resolve_slots(new_model(), 1, "int8")
