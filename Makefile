@@ -50,7 +50,7 @@ test: $(VENV)/.test lint types
 
 # The settings reach PyTorch's own kernels, oneDNN, MKL and our C code, in this order; then the number of threads.
 ISA_TESTS ?= tests/model tests/native tests/foundations tests/generation tests/importers tests/exporters \
-	tests/inspection tests/storage tests/training
+	tests/inspection tests/storage tests/training tests/speculation tests/distillation tests/lora
 isa-plain: SETTINGS = ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2 \
 	MINIGPT_CPU_ISA=plain OMP_NUM_THREADS=1
 isa-avx2: SETTINGS = ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \

@@ -4,15 +4,18 @@ import gc
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from builders import finished_run
+from click.testing import Result
+from typer.testing import CliRunner
 
-from minigpt.autoplan import throughput
-from minigpt.reports import loss_curve
+from minigpt import edges
+from minigpt.cli.app import app
+from minigpt.data.corpus import Corpus
 
-SECONDS_PER_STEP, DRAW_LOSS_CURVE = throughput.seconds_per_step, loss_curve.draw_loss_curve
+DRAW_LOSS_CURVE = edges.load("minigpt.reports.loss_curve:draw_loss_curve") if edges.is_installed("reports") else None
 
 
 def pytest_configure() -> None:
@@ -34,19 +37,29 @@ def _plans_and_pages_take_little_time() -> Iterator[None]:
     A plan measures a few steps. No curve is drawn, except in a test that has the fixture `loss_curves`.
     """
 
-    def briefly(*arguments: Any, **options: Any) -> float:
-        return SECONDS_PER_STEP(*arguments, **(options | {"seconds": 0.01}))
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(throughput, "seconds_per_step", briefly)
-        patch.setattr(loss_curve, "draw_loss_curve", lambda *_: None)
+        if edges.is_installed("autoplan"):
+            measure = edges.load("minigpt.autoplan.throughput:seconds_per_step")
+            patch.setattr(
+                "minigpt.autoplan.throughput.seconds_per_step",
+                lambda *arguments, **options: measure(*arguments, **(options | {"seconds": 0.01})),
+            )
+        if DRAW_LOSS_CURVE is not None:
+            patch.setattr("minigpt.reports.loss_curve.draw_loss_curve", lambda *_: None)
         yield
+
+
+@pytest.fixture
+def steady_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan finds that a step takes a tenth of a second; without measuring there is nothing to change."""
+    if edges.is_installed("autoplan"):
+        monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
 
 
 @pytest.fixture
 def loss_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loss curves are drawn in this test."""
-    monkeypatch.setattr(loss_curve, "draw_loss_curve", DRAW_LOSS_CURVE)
+    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", DRAW_LOSS_CURVE)
 
 
 @pytest.fixture
@@ -62,6 +75,44 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("fox.txt", "corpus.txt"):
         (tmp_path / name).write_text("the quick brown fox jumps over the lazy dog; " * 60)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """A sentence 60 times, in bytes."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
+    return Corpus.build([folder / "fox.txt"], "bytes", cache=folder / "cache")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a run of six steps, `checkpoints/fox`, has finished."""
+    folder = tmp_path_factory.mktemp("finished")
+    finished_run(folder)
+    return folder
+
+
+@pytest.fixture
+def run(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs `minigpt` with these arguments, in this process and the current folder."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def call(*arguments: str, stdin: str | bytes | None = None) -> Result:
+        result = CliRunner().invoke(app, list(arguments), input=stdin)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return call
+
+
+@pytest.fixture
+def tiny() -> list[str]:
+    """The options of a training run that takes about a second."""
+    return ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "16", "--batch-size", "4",
+            "--tokenizer", "bytes", "--steps", "6", "--eval-every", "3", "--device", "cpu",
+            "--dtype", "float32"]  # fmt: skip
 
 
 @pytest.fixture

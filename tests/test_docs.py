@@ -16,7 +16,6 @@ from scripts import ROOT, load_script
 from minigpt import GPT, GPTConfig, Tokenizer, save_checkpoint
 from minigpt.cli.app import app
 from minigpt.edges import EDGES
-from minigpt.exporters.model_card import upload_command
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -86,10 +85,6 @@ def test_no_code_block_is_empty(page: Path) -> None:
 def test_the_readme_is_short() -> None:
     """At most 700 words; tables count, code blocks do not."""
     assert len(without_code(read(README)).split()) <= 700
-
-
-def test_the_upload_command_is_that_of_the_model_card() -> None:
-    assert f"```\n{upload_command('NAME', 'checkpoints/NAME')}\n```" in read(DOCS / "how-to" / "export.md")
 
 
 # Python

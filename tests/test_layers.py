@@ -5,6 +5,7 @@ import functools
 import re
 from collections.abc import Mapping
 from graphlib import TopologicalSorter
+from pathlib import Path
 
 from scripts import ROOT, load_script
 
@@ -99,16 +100,21 @@ SOURCES = read_sources()
 
 @functools.cache
 def imports_of(name: str) -> list[str]:
-    """The modules that a module imports, inside functions and under TYPE_CHECKING too.
+    """The modules that a module imports, inside functions and under TYPE_CHECKING too."""
+    return imports_in(SOURCES[name])
+
+
+def imports_in(source: str) -> list[str]:
+    """The modules that a source imports.
 
     `from minigpt import config` counts as `minigpt.config`, and a name that is no module counts as its module.
     """
     found = []
-    for node in ast.walk(ast.parse(SOURCES[name])):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.module is not None, f"{name} has a relative import"
+            assert node.module is not None, "a relative import"
             full = [f"{node.module}.{alias.name}" for alias in node.names if alias.name != "__version__"]
             found += [each if each in SOURCES else node.module for each in full]
     return found
@@ -189,6 +195,28 @@ def test_an_edge_imports_what_may_be_missing_inside_a_function_or_in_a_module_th
         if name in always_imported and any(room_of(to) in allowed for to in top_level_imports(name)):
             wrong.append(name)
     assert wrong == []
+
+
+def test_a_test_of_the_spine_imports_no_edge() -> None:
+    """It is in the folder of a room, or is test_ROOM.py. It patches no edge either, and what it shares with tests of
+    edges loads one only where it is installed."""
+    tests = ROOT / "tests"
+    files = {path for room in SPINE for path in (*(tests / room).rglob("*.py"), *tests.glob(f"test_{room}.py"))}
+    left, sources = [*files, tests / "conftest.py"], dict[Path, str]()
+    while left:
+        path = left.pop()
+        sources[path] = path.read_text(encoding="utf-8")
+        shared = {tests / "shared" / f"{name.split('.')[0]}.py" for name in imports_in(sources[path])}
+        left += [each for each in shared if each.exists() and each not in sources]
+    named = {path: imports_in(source) for path, source in sources.items()}
+    for path in files:
+        named[path] += re.findall(r'"(minigpt\.[\w.]+)"', sources[path])
+    assert [
+        f"{path.relative_to(ROOT)} names {name}"
+        for path, names in named.items()
+        for name in names
+        if name.startswith("minigpt.") and room_of(name) in EDGES
+    ] == []
 
 
 def test_edges_do_not_need_one_another_in_a_circle() -> None:

@@ -1,6 +1,7 @@
 """minigpt without its edges: a copy of the package from which every edge is deleted trains, resumes and generates."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,9 @@ TEXT = "".join(
     f"{number} times {number} is {number * number}. That is all there is to say.\n" for number in range(2000)
 )
 FOREIGN = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+# Rooms whose tests take a minute together. Generation and training, which take longer, are in the other tests here.
+ROOMS = ("model", "tokenizer", "data", "storage", "pretrained", "evaluation", "runs")
+FEWEST_TESTS = 700
 SMALL = ("--n-layer", "1", "--n-head", "2", "--n-embd", "32", "--context-length", "32", "--batch-size", "4")
 
 
@@ -135,3 +139,16 @@ def test_it_imports_a_hugging_face_folder(spine: Path, trained: Path, tmp_path: 
     drawn = ("--max-new-tokens", "20", "--seed", "1")
     expected = succeed(spine, trained, "generate", "7 times", *drawn)
     assert succeed(spine, tmp_path, "generate", "7 times", "--model", "imported", *drawn) == expected
+
+
+def test_the_tests_of_the_spine_pass(spine: Path) -> None:
+    """A test that needs an edge is in the folder of that edge."""
+    folders = [str(ROOT / "tests" / room) for room in ROOMS]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", *folders],
+        cwd=ROOT, env=environment(spine), capture_output=True, text=True, timeout=1200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) >= FEWEST_TESTS

@@ -58,7 +58,7 @@ def activation_bytes(
     A block keeps 16 numbers per feature: its input, both norms, Q, K, V, the attention's result, the sum after
     attention, and the MLP's 8. Dropout adds two masks and, on a CPU, the attention weights three times. With
     `recompute` every block keeps one number per feature, and one block at a time all of them. Measured by what
-    autograd saves (tests/training/test_memory.py). With the settings of `training`, frozen lower blocks keep
+    autograd saves (tests/autoplan/test_memory_estimates.py). With the settings of `training`, frozen lower blocks keep
     nothing, and a frozen head has no gradient.
     """
     kept = 16.0

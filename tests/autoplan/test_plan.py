@@ -17,8 +17,11 @@ from minigpt.autoplan.plan_settings import plan_preset, plan_settings
 from minigpt.autoplan.planned_settings import PlannedSettings
 from minigpt.autoplan.throughput import StepTimer
 from minigpt.config import PRESETS, GPTConfig, TrainConfig
+from minigpt.distributed.settings import DistributedSettings
 from minigpt.errors import ConfigError, TrainingError
+from minigpt.lora.settings import LoraSettings
 from minigpt.run_options import RunOptions
+from minigpt.tricks.settings import TrickSettings
 
 BOOK = CorpusStats(n_tokens=400_000, n_bytes=1_200_000, vocab_size=2048, entropy=2.3)
 
@@ -141,7 +144,7 @@ def test_a_new_model_with_a_large_vocabulary_samples_it_on_a_cpu(
     vocab_size: int, given: dict[str, Any], sampled: int
 ) -> None:
     made = planned(replace(BOOK, vocab_size=vocab_size), **({"minutes": 1} | given))
-    assert made.training.sampled_softmax == sampled
+    assert TrickSettings.of(made.training).sampled_softmax == sampled
     assert made.is_usual == (not {"sampled_softmax", "base"} & given.keys())
 
 
@@ -200,7 +203,7 @@ def test_expected_bits_per_byte_fall_with_time_and_rise_with_entropy() -> None:
 def test_a_run_with_a_sampled_softmax_is_expected_to_end_six_percent_lower() -> None:
     large = replace(BOOK, vocab_size=8192)
     made = planned(large, minutes=1, timer=machine(1e11))
-    assert made.training.sampled_softmax == 2048
+    assert TrickSettings.of(made.training).sampled_softmax == 2048
     assert made.expected is not None
     exact = expected_range(made.model, made.tokens_seen, large)
     assert exact is not None
@@ -246,16 +249,18 @@ def test_a_short_run_gets_a_short_context_unless_one_is_given() -> None:
 
 def test_a_text_seen_many_times_gets_bpe_dropout_and_then_dropout() -> None:
     once, often = planned(minutes=0.1), planned(minutes=100)
-    assert once.model.dropout == once.training.bpe_dropout == once.training.token_noise == 0
+    tricks = TrickSettings.of(once.training)
+    assert once.model.dropout == tricks.bpe_dropout == tricks.token_noise == 0
     assert often.model.dropout > 0
-    assert often.training.bpe_dropout == 0.05
-    assert often.training.token_noise == 0
-    assert planned(minutes=100, bpe_dropout=0.0).training.token_noise == 0  # not replaced by another kind of noise
+    assert TrickSettings.of(often.training).bpe_dropout == 0.05
+    assert TrickSettings.of(often.training).token_noise == 0
+    without = planned(minutes=100, bpe_dropout=0.0)
+    assert TrickSettings.of(without.training).token_noise == 0  # not replaced by another kind of noise
 
 
 @pytest.mark.parametrize(("epochs", "rate"), [(1.9, 0.0), (2, 0.02), (8.9, 0.02), (9, 0.03), (12.9, 0.03), (13, 0.05)])
 def test_bpe_dropout_grows_with_the_passes_over_the_text(epochs: float, rate: float) -> None:
-    assert planned(epochs=epochs).training.bpe_dropout == rate
+    assert TrickSettings.of(planned(epochs=epochs).training).bpe_dropout == rate
 
 
 @pytest.mark.parametrize(
@@ -265,7 +270,7 @@ def test_bpe_dropout_grows_with_the_passes_over_the_text(epochs: float, rate: fl
 def test_a_text_with_many_new_words_gets_bpe_dropout_in_few_passes(
     new_words: float | None, epochs: float, rate: float
 ) -> None:
-    assert planned(replace(BOOK, new_words=new_words), epochs=epochs).training.bpe_dropout == rate
+    assert TrickSettings.of(planned(replace(BOOK, new_words=new_words), epochs=epochs).training).bpe_dropout == rate
 
 
 @pytest.mark.parametrize(
@@ -300,22 +305,23 @@ def test_the_embeddings_decay_more_the_more_often_the_text_is_read(given: dict[s
 def test_a_new_model_of_a_small_text_shares_updates_by_spelling_on_a_cpu(
     stats: CorpusStats, given: dict[str, Any], features: bool | None
 ) -> None:
-    assert planned(stats, **given).training.spelling_features == features
+    assert TrickSettings.of(planned(stats, **given).training).spelling_features == features
 
 
 def test_weights_that_are_sharded_for_lack_of_memory_do_without_spelling_features() -> None:
     options: dict[str, Any] = {"preset": "gpt2-medium", "processes": 4, "minutes": 10}
     whole = planned(**options)
     sharded = planned(**options, free_memory=whole.memory * 2 // 3)
-    assert (sharded.training.sharding, sharded.training.spelling_features) == ("on", False)
+    assert DistributedSettings.of(sharded.training).sharding == "on"
+    assert not TrickSettings.of(sharded.training).spelling_features
     assert "spelling features need whole weights, so they are not used" in sharded.notes
 
 
 def test_a_tokenizer_without_merges_gets_token_noise_and_refuses_bpe_dropout() -> None:
     bytes_only = replace(BOOK, has_merges=False)
     often = planned(bytes_only, minutes=100)
-    assert often.training.bpe_dropout == 0
-    assert often.training.token_noise == 0.1
+    assert TrickSettings.of(often.training).bpe_dropout == 0
+    assert TrickSettings.of(often.training).token_noise == 0.1
     assert often.training.embedding_weight_decay is None
     with pytest.raises(ConfigError, match=r"bpe_dropout \(0\.1\) needs a tokenizer that merges bytes, bpe:N or gpt2"):
         planned(bytes_only, bpe_dropout=0.1)
@@ -454,7 +460,7 @@ def test_a_model_too_large_for_one_device_is_sharded_over_several() -> None:
             options = xl | {"device_type": device_type, "sharding": sharding}
             made = planned(processes=4, **options)
             assert made.memory < 23_500_000_000 < state_bytes(made.model, "adamw")
-            assert made.training.sharding == "on"  # so that the processes follow the plan
+            assert DistributedSettings.of(made.training).sharding == "on"  # so that the processes follow the plan
     with pytest.raises(ConfigError, match="or shard the weights over several devices with --devices N --sharding"):
         planned(processes=4, device_type="cuda", sharding="off", **xl)
     with pytest.raises(ConfigError, match=r"on each device, .* over more devices than 4 with --devices N --sharding"):
@@ -465,7 +471,7 @@ def test_a_model_to_fine_tune_in_shards_that_does_not_fit_is_refused_for_that() 
     xl: dict[str, Any] = {"base": PRESETS["gpt2-xl"], "preset": "", "processes": 2, "free_memory": 8 * 10**9}
     with pytest.raises(ConfigError, match=r"takes about .* GB on each device, but 8\.0 GB are free"):
         planned(sharding="on", **xl)
-    assert planned(**xl).training.lora
+    assert LoraSettings.of(planned(**xl).training).lora
 
 
 def test_a_model_that_fits_one_device_is_not_sharded_unless_asked() -> None:
@@ -515,5 +521,5 @@ def test_the_embedding_is_trained_with_the_adapter_of_a_narrow_model_at_a_smalle
 ) -> None:
     base = PRESETS["gpt2"].replace(n_embd=width, n_head=1)
     made = planned(base=base, preset="", minutes=5, lora=True, **options)
-    assert made.training.lora_embedding is embedding
+    assert LoraSettings.of(made.training).lora_embedding is embedding
     assert made.training.learning_rate == pytest.approx(rate, rel=0.01)

@@ -10,17 +10,20 @@ import pytest
 import torch
 from builders import new_model
 
+from minigpt.autoplan.measured_plan import MeasuredPlan
 from minigpt.autoplan.overheads import Overheads
 from minigpt.config import TrainConfig
+from minigpt.distillation.settings import DistillationSettings
 from minigpt.errors import ConfigError
+from minigpt.lora.settings import LoraSettings
 from minigpt.run_options import Request, RunOptions
 from minigpt.runs.events import Event, Planned
-from minigpt.runs.plan import Plan
 from minigpt.runs.start_run import plan_run
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.training.budget import planned_steps
 from minigpt.training.events import Notice
+from minigpt.tricks.settings import TrickSettings
 
 
 def events_of(text: Path, processes: int = 1, local_processes: int = 1, **given: Any) -> list[Event]:
@@ -29,8 +32,9 @@ def events_of(text: Path, processes: int = 1, local_processes: int = 1, **given:
     return list(plan_run(request, processes, local_processes))
 
 
-def plan_of(text: Path, processes: int = 1, local_processes: int = 1, **given: Any) -> Plan:
+def plan_of(text: Path, processes: int = 1, local_processes: int = 1, **given: Any) -> MeasuredPlan:
     (planned,) = (event for event in events_of(text, processes, local_processes, **given) if isinstance(event, Planned))
+    assert isinstance(planned.plan, MeasuredPlan)
     return planned.plan
 
 
@@ -47,7 +51,7 @@ def test_a_text_whose_words_are_new_gets_bpe_dropout_in_one_pass(
 ) -> None:
     monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", lambda *_, **__: 0.1)
     (here / "words.txt").write_text("".join(f"word{number if is_new else number % 50} " for number in range(4000)))
-    assert plan_of(here / "words.txt", tokenizer="bpe:300", epochs=1).training.bpe_dropout == rate
+    assert TrickSettings.of(plan_of(here / "words.txt", tokenizer="bpe:300", epochs=1).training).bpe_dropout == rate
 
 
 @pytest.mark.parametrize("given", [{}, {"dtype": "auto"}])
@@ -82,7 +86,7 @@ def test_a_run_is_planned_again_if_another_program_slowed_the_first_measurements
 
     monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", seconds_per_step)
     plan = plan_of(here / "fox.txt", minutes=10, dtype="float32", device="cpu")
-    assert plan.training.distill == "on"
+    assert DistillationSettings.of(plan.training).distill == "on"
     assert plan.settings.seconds_per_step == 0.01
     assert n_last == (2 if busy == "never" else 3)  # a plan with a teacher measures both kinds of steps
 
@@ -264,7 +268,7 @@ def test_the_weights_of_a_model_to_fine_tune_are_in_memory_already(
     assert plan_of(here / "fox.txt", **given).training == plan.training
     monkeypatch.setattr("minigpt.device.free_memory", lambda _: free - 1)
     made = plan_of(here / "fox.txt", **given)
-    assert made.training.lora or made.training.checkpoint_activations == "on"
+    assert LoraSettings.of(made.training).lora or made.training.checkpoint_activations == "on"
 
 
 def test_the_steps_of_epochs_are_those_that_are_trained(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -389,3 +389,16 @@ def test_a_record_with_weight_0_is_refused(
     with pytest.raises(DataError, match=rf"1 has the {key} (0|0.0|false), which can be given to messages only; remove"):
         scan(written(row | mark))
     assert scan(written(row | {"weight": 0.7, "loss": 0.2, "train": True, "id": 0})).n_unlearned == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"text": "a"}\n\n["b"]\n', r"line 3, message 1 must be an object such as"),
+        ('{"text": 3}\n', r"line 1: the value of 'text' must be a string or a list of messages, not 3"),
+    ],
+)
+def test_a_line_that_is_neither_a_text_nor_messages_is_named(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "a.jsonl").write_text(content)
+    with pytest.raises(DataError, match=message):
+        scan(tmp_path / "a.jsonl")

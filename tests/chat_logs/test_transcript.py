@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from minigpt.chat_logs.chat_corpus import ChatCorpus
 from minigpt.chat_logs.transcript import (
     CHAT_TEMPLATE,
     ROLES,
@@ -168,12 +169,12 @@ def test_every_token_of_a_turn_and_the_token_that_ends_it_have_the_speaker(
     tmp_path: Path, spec: str, n: int, n_turns: int
 ) -> None:
     corpus = Corpus.build(log(tmp_path, n, n_turns), spec)
+    assert isinstance(corpus, ChatCorpus)
     assert ("the end" in corpus.held_out) == (n == 4)
     for tokens, numbers in (
         (corpus.train, corpus.train_speakers),
         (corpus.validation, corpus.validation_speakers),
     ):
-        assert numbers is not None
         found = dict.fromkeys(("", *ROLES), b"")
         for token, number in zip(tokens.tolist(), numbers.tolist(), strict=True):
             found[("", *ROLES)[number]] += corpus.tokenizer.decode_bytes([token])
@@ -186,8 +187,10 @@ def test_every_token_of_a_turn_and_the_token_that_ends_it_have_the_speaker(
 def test_a_cached_chat_log_has_its_speakers_and_its_template_again(tmp_path: Path) -> None:
     built = Corpus.build(log(tmp_path), "bpe:300")
     loaded = Corpus.load(built.path)
+    assert isinstance(built, ChatCorpus)
+    assert isinstance(loaded, ChatCorpus)
     assert loaded.tokenizer.chat_template == built.tokenizer.chat_template == CHAT_TEMPLATE
-    assert np.array_equal(loaded.train_speakers, built.train_speakers)  # type: ignore[arg-type]
+    assert np.array_equal(loaded.train_speakers, built.train_speakers)
     path = built.path / "train.speakers.bin"
     content = bytearray(path.read_bytes())
     content[5] ^= 1

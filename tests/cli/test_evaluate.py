@@ -15,7 +15,6 @@ from builders import new_model
 from minigpt.cli.render.evaluation import TextResult
 from minigpt.evaluation.breakdown import Breakdown
 from minigpt.evaluation.perplexity import EvaluationResult, perplexity
-from minigpt.inspection.activations import predict
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -131,23 +130,6 @@ def test_the_benchmarks_before_an_error_are_printed(
         assert "\n\n\n" not in result.stdout
 
 
-def test_the_benchmarks_before_an_interrupt_are_printed(
-    run: Any, one: Path, lambada: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("minigpt.benchmarks.cbt.read_questions", interrupted)
-    lambada.rename("lambada_test.jsonl")
-    for kind in ("CN", "NE"):
-        Path(f"cbtest_{kind}_valid_2000ex.txt").touch()
-    result = run("evaluate", "one", "lambada", "cbt", "--data", ".", "--json")
-    assert (result.exit_code, result.stderr) == (130, "minigpt: stopped\n")
-    assert [each["benchmark"] for each in json.loads(result.stdout)["benchmarks"]] == ["lambada"]
-    alone = run("evaluate", "one", "cbt", "--data", ".", "--json")
-    assert (alone.exit_code, alone.stdout) == (130, "")
-
-
 def test_a_missing_package_is_said_before_any_benchmark_runs(
     run: Any, one: Path, lambada: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,19 +156,6 @@ def test_with_data_the_name_of_a_benchmark_is_the_benchmark(run: Any, one: Path,
     assert result.exit_code == 0, result.stderr
     (benchmark,) = json.loads(result.stdout)["benchmarks"]
     assert benchmark["data"] == ["lambada/lambada_test.jsonl"]
-
-
-def test_the_first_token_is_scored_after_an_end_of_text(run: Any, one: Path, here: Path) -> None:
-    (here / "a.txt").write_text("a")
-    shown = run("evaluate", "one", "a.txt").stdout
-    assert "2 tokens, 1 byte;" in shown
-    assert "every token scored once, the first after an end-of-text" in shown
-    figures = json.loads(run("evaluate", "one", "a.txt", "--json").stdout)
-    checkpoint = load_checkpoint(one, "cpu")
-    end = checkpoint.tokenizer.end_of_text
-    nats = -predict(checkpoint.model, [end, ord("a"), end]).logprobs[:2].sum().item()
-    assert figures["bits_per_byte"] == pytest.approx(nats / math.log(2))
-    assert figures["loss"] == pytest.approx(nats / 2)
 
 
 def test_a_document_without_bytes_has_a_dash_and_null() -> None:

@@ -1,6 +1,5 @@
 """Ctrl-C before there is anything to save."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,28 +8,6 @@ from pathlib import Path
 import pytest
 
 from minigpt.cli import signals
-
-# Sends itself the signal when a module is imported; `lost` swallows it, as C extensions do.
-INTERRUPTED = """
-import builtins, os, signal, sys
-plain, wanted, lost = builtins.__import__, sys.argv.pop(1), sys.argv.pop(1) == "lost"
-
-def imported(name, *rest, **named):
-    global wanted
-    if name == wanted:
-        wanted = None
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-        except KeyboardInterrupt:
-            if not lost:
-                raise
-    return plain(name, *rest, **named)
-
-builtins.__import__ = imported
-from minigpt.cli.start import main
-main()
-"""
-
 
 # Sends itself the signal before a line of Python, and prints how many lines were executed, both counted from the first
 # line of the command's own code: line 1 is a docstring, line 2 `try`.
@@ -76,24 +53,6 @@ def test_an_interrupt_at_any_line_of_the_command_ends_it_without_a_traceback(tmp
     stopped, silent = (130, "minigpt: stopped\n"), (130, "")
     assert {answers[line][:2] for line in early} <= {stopped, silent}
     assert {answer[:2] for answer in answers.values()} <= {stopped, silent, whole[:2]}
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no kill")
-@pytest.mark.parametrize(
-    ("module", "lost", "message"),
-    [
-        ("typer", "", ""),
-        ("minigpt.distributed.launch", "", "minigpt: stopped\n"),
-        ("torch", "lost", "minigpt: stopped\n"),
-    ],
-)
-def test_an_interrupt_at_the_start_ends_with_130(tmp_path: Path, module: str, lost: str, message: str) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("some text\n" * 100)
-    command = [sys.executable, "-c", INTERRUPTED, module, lost, "train", str(text), "--plan"]
-    environment = os.environ | {"MINIGPT_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, env=environment)
-    assert (done.returncode, done.stderr) == (130, message)
 
 
 def test_an_ignored_interrupt_stays_ignored() -> None:

@@ -3,15 +3,11 @@
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from builders import new_model
 
-from minigpt.speculation import generate_settings
-from minigpt.speculation.generate_settings import SpeculationSettings
 from minigpt.storage.checkpoint import load_checkpoint, save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -99,13 +95,3 @@ def test_load_gpt2_from_a_folder_shows_the_model_and_a_command_to_try(run: Any, 
     assert "no published outputs to compare with" in result.stderr
     assert result.stdout.strip() == "minigpt generate 'Once upon a time' --model mine"
     assert run("generate", "Once", "--model", "mine", "--max-new-tokens", "3", "--device", "cpu").exit_code == 0
-
-
-def test_a_draft_model_is_opened_in_the_dtype_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = SimpleNamespace(model=new_model().bfloat16(), tokenizer=Tokenizer.named("bytes"), directory=Path("one"))
-    opened: list[dict[str, Any]] = []
-    monkeypatch.setattr(generate_settings, "open_model", lambda *_, **options: opened.append(options) or model)
-    engine: Any = SimpleNamespace(device=torch.device("cpu"))
-    settings = SpeculationSettings(draft="small", speculate="off")
-    settings.drafter(model, engine, Path("checkpoints"))  # type: ignore[arg-type]
-    assert opened == [{"dtype": "bfloat16"}]

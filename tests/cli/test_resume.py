@@ -13,8 +13,7 @@ from fake_wandb import Wandb
 
 from minigpt.bounded_reading import open_regular
 from minigpt.cli.render.training_display import TrainingDisplay
-from minigpt.distributed.process_group import JoinedWorld
-from minigpt.errors import CheckpointError, ConfigError, TrainingError
+from minigpt.errors import CheckpointError, TrainingError
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run as RunFolder
 
@@ -202,24 +201,6 @@ def test_a_context_longer_than_the_models_is_refused_even_with_allow_change(run:
     result = run("train", "--resume", "--steps", "8", "--context-length", "17", "--allow-change")
     assert result.exit_code == 1
     assert "context_length (17) must be at most the model's own (16)" in result.stderr
-    assert everything() == stood
-
-
-def test_more_processes_than_sequences_in_a_batch_are_refused_and_the_run_stays_unchanged(
-    run: Any, fox: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Five(JoinedWorld):
-        size = 5
-
-        def rows(self, batch_size: int) -> range:
-            raise ConfigError("seen too late")
-
-    stood = everything()
-    monkeypatch.setattr("minigpt.distributed.process_group.init_world", lambda: Five())
-    monkeypatch.setenv("WORLD_SIZE", "5")
-    result = run("train", "--resume", "--steps", "9")
-    assert result.exit_code == 1
-    assert "batch_size (4) must be at least the number of processes (5)" in result.stderr
     assert everything() == stood
 
 

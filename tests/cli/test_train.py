@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError
 from minigpt.runs import reading
@@ -35,34 +34,6 @@ def test_a_text_without_options_is_planned_and_the_plan_names_the_options(
     }  # fmt: skip
     assert "saved in" in result.stdout
     assert "bits per byte" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("natively", "flags", "dtype", "expected"),
-    [
-        (True, [], "bfloat16", "cpu, bfloat16: 2.0 times as fast here as float32"),
-        (False, [], "float32", "cpu, float32: bfloat16 is no faster on this machine"),
-    ],
-)
-def test_the_dtype_on_a_cpu_is_measured_printed_and_recorded_unless_it_is_given(
-    run: Any, here: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch, natively: bool, flags: list[str],
-    dtype: str, expected: str,
-) -> None:  # fmt: skip
-    def seconds_per_step(_model: object, config: TrainConfig, **_rest: object) -> float:
-        return 0.1 if config.dtype == "bfloat16" else 0.2
-
-    monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: natively)
-    monkeypatch.setattr("minigpt.autoplan.throughput.seconds_per_step", seconds_per_step)
-    at = tiny.index("--dtype")
-    command = ["train", "fox.txt", *tiny[:at], *tiny[at + 2 :], *flags]
-    result = run(*command)
-    assert result.exit_code == 0, result.output
-    assert expected in result.stderr
-    assert RunFolder.open(here / "checkpoints/fox").record.training.dtype == dtype
-    # A resumed run keeps its dtype, whichever is faster on this machine.
-    monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: not natively)
-    assert run(*command, "--resume", "--steps", "7").exit_code == 0
-    assert RunFolder.open(here / "checkpoints/fox").record.training.dtype == dtype
 
 
 def test_an_existing_run_is_never_overwritten(run: Any, here: Path, tiny: list[str]) -> None:
@@ -285,19 +256,6 @@ def test_a_full_disk_at_the_end_does_not_prevent_the_summary(
     assert result.exit_code == 1
     assert "bits per byte" in result.stdout
     assert result.stderr.endswith("minigpt: training.json could not be written (no space left on device)\n")
-
-
-def test_a_finished_run_does_not_fail_because_of_its_curve(
-    run: Any, tiny: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def draw_loss_curve(*_: object) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr("minigpt.reports.loss_curve.draw_loss_curve", draw_loss_curve)
-    result = run("train", "fox.txt", *tiny, "--no-report")
-    assert result.exit_code == 0
-    assert "no loss curve was drawn: OSError: No space left on device" in result.stderr
-    assert result.stdout.splitlines()[-1].startswith("minigpt generate")
 
 
 @pytest.mark.parametrize("name", ["tiny.txt", "tiny.md", "tiny.txt.gz", "tiny.jsonl"])

@@ -2,13 +2,11 @@
 
 import codecs
 import gzip
-import json
 from pathlib import Path
 
 import pytest
 
 from minigpt.config import ReadingConfig
-from minigpt.corpus_report.issues import find_issues
 from minigpt.data.encodings import likely_encoding
 from minigpt.data.source_files import Decoding, decode
 from minigpt.data.sources import scan
@@ -48,16 +46,6 @@ def test_the_error_of_a_text_names_its_likely_encoding_and_reading_it_with_that_
     assert text_of(path, encoding=expected or encoding) == text
 
 
-@pytest.mark.parametrize(("encoding", "text"), [("latin-1", PLAIN), ("cp1252", GERMAN)])
-def test_the_corpus_report_names_the_same_encoding(tmp_path: Path, encoding: str, text: str) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes(text.encode(encoding))
-    with pytest.raises(DataError) as error:
-        scan(path)
-    issues, _ = find_issues(scan(path, encoding_errors="replace"), lambda _: None)
-    assert str(error.value).split("; ")[1] in issues[0].advice
-
-
 def test_random_bytes_have_no_likely_encoding() -> None:
     assert likely_encoding(bytes(range(256)) * 4) is None
     assert likely_encoding(bytes(range(128, 256)) * 4) is None
@@ -66,16 +54,6 @@ def test_random_bytes_have_no_likely_encoding() -> None:
 
 def test_a_damaged_utf8_text_is_not_taken_for_latin1() -> None:
     assert likely_encoding(GERMAN.encode().replace("ü".encode(), b"\xfc", 1)) is None
-
-
-@pytest.mark.parametrize("zipped", [False, True])
-def test_a_chat_log_and_a_folder_in_another_encoding_are_read(tmp_path: Path, zipped: bool) -> None:
-    row = json.dumps({"messages": [{"role": "user", "content": "Grüße"}]}, ensure_ascii=False) + "\n"
-    content = (row * 3).encode("utf-16")
-    (tmp_path / f"a.jsonl{'.gz' * zipped}").write_bytes(gzip.compress(content) if zipped else content)
-    (tmp_path / "picture.png").write_bytes(b"\x89PNG\0\0\0")
-    found = scan(tmp_path, encoding="utf-16")
-    assert (found.n_conversations, len(found.skipped)) == (3, 1)
 
 
 def test_bytes_that_the_encoding_does_not_have_are_named_or_replaced(tmp_path: Path) -> None:

@@ -104,13 +104,14 @@ def test_a_folder_gives_its_text_files_in_sorted_order_without_hidden_and_binary
 )
 def test_models_in_a_folder_are_skipped_with_all_that_is_in_them(write, tmp_path, names):
     write("a.txt", "a")
-    write("text/training.json", "b")  # not a run without a config.json
+    write("text/b.txt", "b")
+    write("text/training.json", "")  # not a run without a config.json
     alone = documents(tmp_path)
     assert alone == ["a", "b"]
     for name in (*names, "teacher/README.md"):
         write(f"checkpoints/one/{name}", "text of a model")
     assert documents(tmp_path) == alone
-    assert scan([tmp_path]).notes[0] == f"skipped a folder with a model: {tmp_path / 'checkpoints' / 'one'}"
+    assert f"skipped a folder with a model: {tmp_path / 'checkpoints' / 'one'}" in scan([tmp_path]).notes
     assert scan([tmp_path]).skipped == ()
     assert "text of a model" in documents(tmp_path / "checkpoints" / "one")  # the user names it, so it is the text
 
@@ -164,9 +165,9 @@ def test_a_glob_may_match_folders_without_text(write, tmp_path):
     write("a.txt", "a")
     (tmp_path / "b.txt").mkdir()
     write("c.txt/image", b"\0\1")
-    write("d.txt/unread.docx", b"PK\3\4")
+    write("d.txt/unread.zip", b"PK\3\4")
     assert documents(str(tmp_path / "*.txt")) == ["a"]
-    with pytest.raises(DataError, match=r"unread.docx is damaged"):
+    with pytest.raises(DataError, match=r"unread.zip is an archive"):
         scan([str(tmp_path / "d*")])
     with pytest.raises(DataError, match=r"c\* has no text file; give a folder with"):
         scan([str(tmp_path / "c*")])
@@ -264,10 +265,9 @@ JSON_FAULTS = [
         r"line 1 is not JSON \(it has a number of more than 4,300 digits\); each",
     ),
     ('{"text": "a"}\n{"text": "b"\n', r"a\.jsonl, line 2 is not JSON \(Expecting .*column 13"),
-    ('{"text": "a"}\n\n["b"]\n', r"line 3, message 1 must be an object such as"),
     ('{"body": "a", "id": 3}\n', r"line 1 has no key 'text'; its keys: 'body', 'id'"),
     ("{}\n", r"line 1 has no key 'text'; its keys: none"),
-    ('{"text": 3}\n', r"line 1: the value of 'text' must be a string or a list of messages, not 3"),
+    ('{"text": 3}\n', r"line 1: the value of 'text' must be a string\b.*, not 3"),
     ('{"text": null}\n', r"line 1: .* not null"),
     ('{"text": "a\\ud83dz"}\n', r"line 1: \\ud83d is half of a surrogate pair; .*--encoding-errors replace"),
 ]

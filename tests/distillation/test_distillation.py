@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import minigpt
 from minigpt.cli.app import app
+from minigpt.distillation.settings import DistillationSettings
 from minigpt.distillation.teacher import TeacherTrained
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.reports.run_report import run_data
@@ -67,7 +68,8 @@ def test_a_teacher_is_trained_first_and_only_its_weights_record_and_log_are_kept
     run, teacher = Run.open(here / "checkpoints/fox"), Run.open(here / "checkpoints/fox/teacher")
     assert run.record.training is not None
     assert teacher.record.training is not None
-    assert (run.record.training.distill, teacher.record.training.distill) == ("on", "off")
+    assert DistillationSettings.of(run.record.training).distill == "on"
+    assert DistillationSettings.of(teacher.record.training).distill == "off"
     assert teacher.record.training.seed == run.record.training.seed + 1
     assert list((teacher.directory / "last").iterdir()) == []
     assert not torch.equal(*(load_tensors(each.weights_path)[0]["transformer.wte.weight"] for each in (run, teacher)))

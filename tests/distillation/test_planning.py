@@ -13,15 +13,18 @@ from minigpt.autoplan.planned_settings import PlannedSettings
 from minigpt.autoplan.throughput import StepTimer
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.distillation.planning import TEACHER_SHARE, pays, relative_loss_with_teacher, teacher_settings
+from minigpt.distillation.settings import DistillationSettings
+from minigpt.distributed.settings import DistributedSettings
 from minigpt.errors import ConfigError
 from minigpt.run_options import RunOptions
+from minigpt.tricks.settings import TrickSettings
 
 BOOK = CorpusStats(n_tokens=400_000, n_bytes=1_200_000, vocab_size=2048, entropy=2.3)
 STEP, TAUGHT_STEP = 0.1, 0.14  # seconds
 
 
 def seconds_per_step(_: GPTConfig, config: TrainConfig) -> float:
-    return TAUGHT_STEP if config.distill == "on" else STEP
+    return TAUGHT_STEP if DistillationSettings.of(config).distill == "on" else STEP
 
 
 def planned(stats: CorpusStats = BOOK, free_memory: int = sys.maxsize, **given: Any) -> PlannedSettings:
@@ -35,7 +38,7 @@ def planned(stats: CorpusStats = BOOK, free_memory: int = sys.maxsize, **given: 
 @pytest.mark.parametrize(("minutes", "distill"), [(1, "off"), (2, "off"), (20, "on"), (60, "on")])
 def test_minutes_that_are_enough_for_many_passes_over_the_text_get_a_teacher(minutes: float, distill: str) -> None:
     settings = planned(minutes=minutes)
-    assert settings.training.distill == distill
+    assert DistillationSettings.of(settings.training).distill == distill
     assert (settings.teacher is not None) == (distill == "on")
     assert settings.is_usual
 
@@ -53,14 +56,14 @@ def test_a_teacher_needs_twelve_passes_and_two_and_a_half_million_tokens(
 def test_many_passes_over_few_tokens_get_no_teacher(n_tokens: int, minutes: float, distill: str) -> None:
     settings = planned(replace(BOOK, n_tokens=n_tokens, n_bytes=3 * n_tokens), minutes=minutes)
     assert settings.tokens_without_teacher / n_tokens > 12
-    assert settings.training.distill == distill
+    assert DistillationSettings.of(settings.training).distill == distill
 
 
 @pytest.mark.parametrize("given", [{"steps": 100_000}, {"epochs": 50}, {"minutes": 30, "distill": "off"}])
 def test_a_length_in_steps_or_epochs_gets_no_teacher_unless_it_is_asked_for(given: dict[str, Any]) -> None:
-    assert planned(**given).training.distill == "off"
+    assert DistillationSettings.of(planned(**given).training).distill == "off"
     if "distill" not in given:
-        assert planned(**given, distill="on").training.distill == "on"
+        assert DistillationSettings.of(planned(**given, distill="on").training).distill == "on"
 
 
 def test_a_teacher_takes_a_part_of_the_minutes_and_the_model_s_steps_take_longer() -> None:
@@ -91,7 +94,7 @@ def test_a_small_model_with_a_teacher_is_chosen_where_it_reads_the_text_often(sl
 
     def seconds(model: GPTConfig, config: TrainConfig) -> float:
         step = {128: 0.049, 192: 0.109}.get(model.n_embd, 1.0)
-        return slowness * step * (1.35 if config.distill == "on" else 1)
+        return slowness * step * (1.35 if DistillationSettings.of(config).distill == "on" else 1)
 
     options = RunOptions.of({"minutes": 10})
     assert plan_preset(novel, "cpu", sys.maxsize, options, StepTimer(seconds)) == preset
@@ -131,7 +134,7 @@ def test_the_final_evaluation_of_a_teacher_is_like_the_others() -> None:
 @pytest.mark.parametrize(("again", "expected"), [(1.1, 1.05), (0.9, 0.95), (2.0, 1.0), (0.5, 0.5)])
 def test_both_times_of_the_same_steps_count_unless_one_was_disturbed(again: float, expected: float) -> None:
     settings = planned(steps=100, distill="off")
-    assert not settings.training.bpe_dropout
+    assert not TrickSettings.of(settings.training).bpe_dropout
     measured = settings.measured_again(lambda model, config: again * seconds_per_step(model, config))
     assert measured.seconds_per_step == pytest.approx(expected * STEP)
 
@@ -140,15 +143,15 @@ def test_a_teacher_is_counted_in_the_memory_and_given_up_where_it_does_not_fit()
     alone, taught = planned(minutes=10, distill="off"), planned(minutes=10, distill="on")
     assert taught.memory > alone.memory + 4 * alone.model.n_parameters
     least = planned(minutes=20, distill="off", micro_batch_size=1, checkpoint_activations="on").memory
-    assert planned(minutes=20, free_memory=least).training.distill == "off"
+    assert DistillationSettings.of(planned(minutes=20, free_memory=least).training).distill == "off"
     with pytest.raises(ConfigError, match="takes about"):
         planned(minutes=20, free_memory=least, distill="on")
 
 
 def test_a_teacher_is_never_sharded_as_its_model_is_not() -> None:
     config = TrainConfig(minutes=20, distill="on")
-    assert (config.sharding, config.unsharded_for) == ("auto", "distill (on)")
-    assert teacher_settings(config).sharding == "off"
+    assert (DistributedSettings.of(config).sharding, config.unsharded_for) == ("auto", "distill (on)")
+    assert DistributedSettings.of(teacher_settings(config)).sharding == "off"
 
 
 def test_the_teacher_has_another_seed_and_no_samples() -> None:
@@ -157,4 +160,4 @@ def test_the_teacher_has_another_seed_and_no_samples() -> None:
     assert teacher_settings(config.replace(minutes=None, epochs=3)).epochs == pytest.approx(1.5)
     assert teacher_settings(config.replace(minutes=None, steps=1)).steps == 1
     longer = planned(replace(BOOK, n_tokens=4_000_000, n_bytes=12_000_000), minutes=20)
-    assert longer.training.distill == "off"
+    assert DistillationSettings.of(longer.training).distill == "off"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from minigpt.chat_logs.settings import ChatLogSettings
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.distributed.launchers import environment_of
@@ -66,7 +67,7 @@ def refuse(run: Run, times: int) -> None:
 def result(case: Case, folder: Path, world: World) -> dict[str, Any]:
     """Trains a case; returns its events as plain values."""
     config = TrainConfig(**case["settings"])
-    text = "fox.txt" if config.loss_on == "all" else "log.jsonl"
+    text = "fox.txt" if ChatLogSettings.of(config).loss_on == "all" else "log.jsonl"
     corpus = Corpus.build([folder / text], "bpe:262", cache=folder / "cache")
     torch.manual_seed(world.rank)  # only the initial weights of the main process are used
     model = GPT(GPTConfig(**SHAPE, dropout=case["dropout"]))

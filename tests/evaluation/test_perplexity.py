@@ -6,16 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import new_model
+from builders import assert_restores_the_mode, new_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minigpt.benchmarks.loglikelihood import score_continuations
 from minigpt.errors import ConfigError, DataError
 from minigpt.evaluation import perplexity
 from minigpt.evaluation.breakdown import break_down
 from minigpt.evaluation.perplexity import evaluate
-from minigpt.inspection.activations import predict
 from minigpt.model.gpt import GPT
 
 MODEL = new_model(vocab_size=30, n_positions=12)
@@ -176,25 +174,9 @@ def test_a_start_of_text_after_the_last_document_is_no_document() -> None:
     assert longer.tokens.tolist() == [3, 3, 2]
 
 
-@pytest.mark.parametrize("function", ["evaluate", "break_down", "score", "predict"])
-def test_the_training_mode_is_restored_after_an_error(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = GPT(MODEL.config)
-    assert model.training
-
-    def broken(*_: object) -> torch.Tensor:
-        assert not model.training
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(model, "features", broken)
-    calls = {
-        "evaluate": lambda: evaluate(model, [1, 2, 3]),
-        "break_down": lambda: break_down(model, [1, 2, 3], end_of_text=END, token_lengths=LENGTHS),
-        "score": lambda: score_continuations(model, [((1,), (2,))]),
-        "predict": lambda: predict(model, [1, 2, 3]),
-    }
-    with pytest.raises(RuntimeError, match="out of memory"):
-        calls[function]()
-    assert model.training
+def test_the_training_mode_is_restored_after_an_error() -> None:
+    assert_restores_the_mode(lambda model: evaluate(model, [1, 2, 3]))
+    assert_restores_the_mode(lambda model: break_down(model, [1, 2, 3], end_of_text=END, token_lengths=LENGTHS))
 
 
 def test_progress_ends_with_all_windows() -> None:

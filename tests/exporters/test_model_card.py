@@ -14,10 +14,11 @@ from huggingface_hub import ModelCard
 from huggingface_hub.utils import filter_repo_objects
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scripts import ROOT
 
 from minigpt.config import GPTConfig
 from minigpt.errors import CheckpointError
-from minigpt.exporters.model_card import may_write_card, model_card
+from minigpt.exporters.model_card import may_write_card, model_card, upload_command
 from minigpt.storage import run as run_module
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.storage.run import Run
@@ -243,3 +244,16 @@ def test_the_result_is_saved_even_if_the_card_cannot_be_written(
     with pytest.raises(CheckpointError, match=r"README\.md could not be written"):
         run.update(result=Result(**RESULT))
     assert json.loads((run.directory / "training.json").read_text())["result"]["step"] == 1200
+
+
+def test_the_upload_command_is_that_of_the_model_card() -> None:
+    page = (ROOT / "docs" / "how-to" / "export.md").read_text(encoding="utf-8")
+    assert f"```\n{upload_command('NAME', 'checkpoints/NAME')}\n```" in page
+
+
+def test_the_card_of_a_model_in_the_working_directory_has_the_name_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_checkpoint(".", new_model(), Tokenizer.named("bytes"))
+    assert f"\n# {tmp_path.name}\n" in Path("README.md").read_text()

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from builders import distribution, new_model
+from engines import build_engine, of_kinds
 from torch import Tensor
 
 from minigpt.config import GPTConfig, SamplingConfig
-from minigpt.cuda.graphs import GraphEngine
 from minigpt.errors import ConfigError
 from minigpt.generation.constraint import TextConstraint
 from minigpt.generation.decoding import Decoder
@@ -20,16 +20,12 @@ from minigpt.generation.healing import Prompt
 from minigpt.generation.sampling import Sampler
 from minigpt.generation.streaming import generate_pieces, generate_text
 from minigpt.model.gpt import GPT
-from minigpt.native import compiled
-from minigpt.native.engine import NativeEngine
-from minigpt.speculation.drafters import DraftModel, PromptLookup
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 TEXT = "朝起きると窓の外は雨だった。Ein Wörterbuch über Bäume, 電車の中で café 🐋🐋🐋 und naïve Grüße, 雨だった。" * 4
 BYTES = Tokenizer.named("bytes")
 TOKENIZERS = {"bytes": BYTES, "bpe": Tokenizer.train([TEXT], "bpe:300"), "chars": Tokenizer.train([TEXT], "chars")}
-needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 SAMPLERS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
     "all": {"temperature": 1.5, "top_p": 1.0},
@@ -44,12 +40,6 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 def untrained(tokenizer: Tokenizer, **fields: int) -> GPT:
     """A model that has learned nothing: invalid bytes are as likely as any."""
     return new_model(scale=8, vocab_size=tokenizer.vocab_size, n_positions=64, **fields)
-
-
-def engine_of(kind: str, model: GPT) -> Engine:
-    if kind == "torch":
-        return Engine(model)
-    return GraphEngine(model) if kind == "graph" else NativeEngine(model, "int8" if kind == "int8" else "none")
 
 
 def written(engine: Engine, tokenizer: Tokenizer, prompts: list[str], **changes: Any) -> list[str]:
@@ -68,40 +58,22 @@ def written(engine: Engine, tokenizer: Tokenizer, prompts: list[str], **changes:
     return texts
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        *(("torch", name) for name in TOKENIZERS),
-        ("graph", "bytes"),
-        *(pytest.param(kind, "bpe", marks=needs_native) for kind in ("native", "int8")),
-    ],
-)
-def test_an_untrained_model_writes_no_replacement_character(kind: str, name: str) -> None:
-    tokenizer = TOKENIZERS[name]
-    engine = engine_of(kind, untrained(tokenizer))
-    texts = [text for sampler in SAMPLERS.values() for text in written(engine, tokenizer, ["é朝"], **sampler)]
-    assert sum(map(len, texts)) > 200
-    assert not any(REPLACEMENT in text for text in texts)
-    invalid = written(engine, tokenizer, ["é朝"], **SAMPLERS["all"], allow_invalid_utf8=True)
-    assert REPLACEMENT in invalid[0]  # it would write some
+@pytest.mark.parametrize("kind", of_kinds("torch", "graph", "native", "int8"))
+def test_an_untrained_model_writes_no_replacement_character(kind: str) -> None:
+    for name in {"torch": list(TOKENIZERS), "graph": ["bytes"]}.get(kind, ["bpe"]):
+        tokenizer = TOKENIZERS[name]
+        engine = build_engine(kind, untrained(tokenizer))
+        texts = [text for sampler in SAMPLERS.values() for text in written(engine, tokenizer, ["é朝"], **sampler)]
+        assert sum(map(len, texts)) > 200
+        assert not any(REPLACEMENT in text for text in texts)
+        invalid = written(engine, tokenizer, ["é朝"], **SAMPLERS["all"], allow_invalid_utf8=True)
+        assert REPLACEMENT in invalid[0]  # it would write some
 
 
 def test_beams_are_utf8() -> None:
     texts = written(Engine(untrained(BYTES)), BYTES, ["é", "a "], beams=6, samples=4, max_new_tokens=50)
     assert len(set(texts)) > 2
     assert not any(REPLACEMENT in text for text in texts)
-
-
-@pytest.mark.parametrize("sampler", ["greedy", "penalties"])
-def test_speculation_is_utf8_and_changes_no_token(always_drafts: None, sampler: str) -> None:
-    tokenizer = TOKENIZERS["bpe"]
-    engine = Engine(untrained(tokenizer).double())
-    draft_model = Engine(new_model(scale=8, seed=1, vocab_size=tokenizer.vocab_size, n_positions=64).double())
-    prompt = "雨だった。雨だった。雨"
-    expected = written(engine, tokenizer, [prompt], **SAMPLERS[sampler])
-    assert REPLACEMENT not in expected[0]
-    for drafter in (PromptLookup(), DraftModel(draft_model, tokenizer.vocab_size)):
-        assert written(engine, tokenizer, [prompt], drafter=drafter, **SAMPLERS[sampler]) == expected
 
 
 def test_generate_text_and_a_processor_of_the_caller_are_utf8() -> None:

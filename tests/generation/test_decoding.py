@@ -9,22 +9,19 @@ from typing import Any
 import pytest
 import torch
 from builders import new_model
+from engines import build_engine, of_kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minigpt.config import GPTConfig, SamplingConfig
-from minigpt.cuda.graphs import GraphEngine
 from minigpt.errors import ConfigError, GenerationError
 from minigpt.generation.decoding import Decoder, generate, visible_tokens, window_start
 from minigpt.generation.engine import Engine
 from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.sampling import Sampler
 from minigpt.model.gpt import GPT
-from minigpt.native import compiled
-from minigpt.native.engine import NativeEngine
 
-needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
-every_engine = pytest.mark.parametrize("kind", ["torch", pytest.param("native", marks=needs_native)])
+every_engine = pytest.mark.parametrize("kind", of_kinds("torch", "native"))
 
 
 def small_model(**fields: int) -> GPT:
@@ -33,9 +30,7 @@ def small_model(**fields: int) -> GPT:
 
 
 def build(kind: str, model: GPT) -> Engine:
-    if kind in ("native", "int8"):
-        return NativeEngine(model.float(), "int8" if kind == "int8" else "none")
-    return GraphEngine(model) if kind == "graph" else Engine(model)
+    return build_engine(kind, model.float() if kind in ("native", "int8") else model)
 
 
 @torch.no_grad()
@@ -192,9 +187,7 @@ def test_a_prompt_of_several_rows_is_read_once(kind: str, monkeypatch: pytest.Mo
 # Several decoders on one engine
 
 
-every_cache = pytest.mark.parametrize(
-    "kind", ["torch", "graph", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)]
-)
+every_cache = pytest.mark.parametrize("kind", of_kinds("torch", "graph", "native", "int8"))
 SHARED = SamplingConfig(max_new_tokens=20, temperature=1.0, seed=7)
 
 
@@ -286,15 +279,12 @@ def test_log_probabilities_are_the_models_before_temperature_and_penalties(kind:
 
 
 @pytest.mark.parametrize("temperature", [0, 1.0])
-@pytest.mark.parametrize(
-    "kind", ["torch", pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)]
-)
+@pytest.mark.parametrize("kind", of_kinds("torch", "native", "int8"))
 @pytest.mark.parametrize("name", ["blocks.1.mlp.down_proj.weight", "blocks.0.attention_norm.bias"])
 def test_nan_weights_are_named(kind: str, name: str, temperature: float) -> None:
     model = small_model().float()
     model.get_parameter(name).data.view(-1)[3] = math.nan
-    engine = Engine(model) if kind == "torch" else NativeEngine(model, "int8" if kind == "int8" else "none")
-    decoder = Decoder(engine, [[1, 2]], Sampler(SamplingConfig(temperature=temperature)))
+    decoder = Decoder(build_engine(kind, model), [[1, 2]], Sampler(SamplingConfig(temperature=temperature)))
     with pytest.raises(GenerationError) as caught:
         decoder.advance()
     message = str(caught.value)

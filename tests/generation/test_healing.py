@@ -12,9 +12,6 @@ from minigpt.generation.engine import Engine
 from minigpt.generation.healing import encode_prompt
 from minigpt.generation.streaming import Piece, generate_pieces
 from minigpt.model.gpt import GPT
-from minigpt.native import compiled
-from minigpt.native.engine import NativeEngine
-from minigpt.speculation.drafters import PromptLookup
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 NAMES = ("area", "width", "height", "border", "corner", "center")
@@ -28,7 +25,6 @@ CODE = "".join(
 BPE = Tokenizer.train([CODE], "bpe:400")
 GPT2 = Tokenizer.named("gpt2")
 BYTES = Tokenizer.named("bytes")
-needs_native = pytest.mark.skipif(compiled.library() is None, reason="the C code is not compiled")
 
 
 @pytest.fixture(scope="module")
@@ -167,17 +163,6 @@ def test_beams_continue_a_healed_prompt(engine: Engine) -> None:
         ids = [piece.token.id for piece in found if piece.row == row]
         assert BPE.decode(ids) == " " + text_of(found, row)
     assert text_of(found).startswith(NAMES)
-
-
-@needs_native
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_speculation_changes_no_token_of_a_healed_prompt(always_drafts: None, model: GPT, temperature: float) -> None:
-    prompt = "class Area:\n    def area(self, width):\n        return self.width + width\n\n\nclass Area:\n    def "
-    engine = NativeEngine(model, "none")
-    plain = pieces(engine, [prompt], temperature=temperature)
-    drafted = pieces(engine, [prompt], temperature=temperature, drafter=PromptLookup())
-    assert [piece.token.id for piece in drafted] == [piece.token.id for piece in plain]
-    assert text_of(drafted) == text_of(plain)
 
 
 def test_a_stop_string_is_not_found_in_the_end_of_the_prompt(engine: Engine) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import random_model
+from builders import assert_restores_the_mode, random_model
 from torch import Tensor
 from transformers import GPT2LMHeadModel
 
+import minigpt
 from minigpt.errors import ConfigError
 from minigpt.evaluation import perplexity
 from minigpt.evaluation.perplexity import evaluate
@@ -138,3 +139,14 @@ def test_invalid_ids_are_refused(model: GPT, ids: Any, message: str) -> None:
     for read in (inspect, predict):
         with pytest.raises(ConfigError, match=message):
             read(model, ids)
+
+
+def test_predicting_restores_the_training_mode_after_an_error() -> None:
+    assert_restores_the_mode(lambda model: predict(model, [1, 2, 3]))
+
+
+def test_an_inspection_of_the_loaded_model_names_it(here: Path) -> None:
+    minigpt.save_checkpoint(here / "checkpoints/m", random_model(), minigpt.Tokenizer.named("bytes"))
+    loaded: Any = minigpt.load("m", device="cpu")
+    with pytest.raises(ConfigError, match=r"not a Model; give minigpt\.load\(\.\.\.\)\.model"):
+        minigpt.inspect(loaded, [1, 2, 3])

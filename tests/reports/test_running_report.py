@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def started(run: Run) -> Started:
 
 def keep_report(
     training: Generator[Event, None, None], run: Run, opened: Callable[[Path], None] | None = None
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """The events of training and those that the report adds, as of `run_job()`."""
     sink = ReportSink(run, watch=opened is not None)
     finished = None

@@ -1,7 +1,7 @@
 """Tiny models and runs for the tests, so that a test states only what it is about."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,20 @@ def new_train_step(
 ) -> TrainStep:
     """A training step on the CPU."""
     return TrainStep(build_step_parts(model, corpus, config, dtype, world), config, torch.device("cpu"), dtype)
+
+
+def assert_restores_the_mode(function: Callable[[GPT], object]) -> None:
+    """An error in the forward pass, which runs in eval mode, leaves a model that was in training mode there."""
+    model = new_model().train()
+
+    def broken(*_: object) -> Tensor:
+        assert not model.training
+        raise RuntimeError("out of memory")
+
+    model.features = broken  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        function(model)
+    assert model.training
 
 
 def random_model(config: GPTConfig | None = None, *, seed: int = 0, std: float = 0.3, **fields: Any) -> GPT:

@@ -12,7 +12,6 @@ import torch
 from builders import new_model, new_run
 
 from minigpt.errors import CheckpointError
-from minigpt.reports.run_pages import write_pages
 from minigpt.storage import folder as folder_module
 from minigpt.storage.folder import Folder
 from minigpt.storage.last_state import LastState
@@ -66,13 +65,12 @@ def use_everything(run: Run) -> None:
         run.subfolder("tensorboard")
     finally:
         run.unlock()
-    list(write_pages(run))
 
 
 # PID stands for this process's; the names of tests must be the same in every process of pytest-xdist.
 FILES = [
-    ".lock", ".lock.json", "log.jsonl", "training.json", "README.md", "model.safetensors", "config.json", "loss.png",
-    "report.html", ".training.json.PID.tmp", ".model.safetensors.1.tmp", "last/state.safetensors",
+    ".lock", ".lock.json", "log.jsonl", "training.json", "README.md", "model.safetensors", "config.json",
+    ".training.json.PID.tmp", ".model.safetensors.1.tmp", "last/state.safetensors",
     "last/.state.safetensors.PID.tmp", "last/.state.safetensors.7.tmp",
 ]  # fmt: skip
 
@@ -169,9 +167,7 @@ def test_every_file_that_a_run_writes_leaves_a_temporary_file_that_is_recognized
         "training.json",
         "state.safetensors",
         "model.safetensors",
-        "README.md",
         "log.jsonl",
-        "report.html",
     }
     names.remove(".lock.json")  # written before the folder is swept
     assert len(list(run.directory.rglob(".*.tmp"))) == len(names)

@@ -25,7 +25,6 @@ from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
 from minigpt.evaluation.perplexity import EvaluationResult, evaluate
-from minigpt.lora.fine_tuning import apply_fine_tuning
 from minigpt.model.gpt import GPT
 from minigpt.storage.checkpoint import load_checkpoint
 from minigpt.storage.run import Run
@@ -38,7 +37,6 @@ from minigpt.training.events import Evaluation, Event, Finished, Notice, Sample,
 from minigpt.training.loop import train
 from minigpt.training.loss import next_token_loss
 from minigpt.training.spike_detection import RunDivergedError, SpikeDetector
-from minigpt.tricks.batches import NoisyBatches
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 BPE_VOCAB_SIZE = 262
@@ -143,8 +141,8 @@ def test_runs_with_equal_seeds_are_equal_and_with_different_seeds_are_not(corpus
 @pytest.mark.parametrize("micro", [1, 4, 6, None])
 def test_accumulated_micro_batches_equal_the_full_batch(bpe_corpus: Corpus, micro: int | None) -> None:
     whole, parts = new_model(vocab_size=BPE_VOCAB_SIZE), new_model(vocab_size=BPE_VOCAB_SIZE)
-    list(train(whole, bpe_corpus, settings(micro_batch_size=6, token_noise=0.2, bpe_dropout=0.2)))
-    list(train(parts, bpe_corpus, settings(micro_batch_size=micro, token_noise=0.2, bpe_dropout=0.2)))
+    list(train(whole, bpe_corpus, settings(micro_batch_size=6)))
+    list(train(parts, bpe_corpus, settings(micro_batch_size=micro)))
     for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=2e-4)
 
@@ -155,7 +153,7 @@ def test_accumulated_micro_batches_equal_the_full_batch(bpe_corpus: Corpus, micr
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
     bpe_corpus: Corpus, tmp_path: Path, kind: type, step: int, schedule: str, dtype: str, optimizer: str
 ) -> None:
-    config = settings(schedule=schedule, dtype=dtype, optimizer=optimizer, token_noise=0.1, bpe_dropout=0.2)
+    config = settings(schedule=schedule, dtype=dtype, optimizer=optimizer)
     whole = new_model(dropout=0.1, vocab_size=BPE_VOCAB_SIZE)
     uninterrupted = new_run(tmp_path / "whole", whole, bpe_corpus.tokenizer)
     list(train(whole, bpe_corpus, config, uninterrupted))
@@ -682,15 +680,6 @@ def test_without_a_run_the_last_weights_are_measured_and_named(corpus: Corpus) -
     assert (finished.best_step, finished.validation_loss) == (5, pytest.approx(last, abs=0.1))
 
 
-def test_a_run_of_all_weights_does_not_resume_with_frozen_ones(corpus: Corpus, tmp_path: Path) -> None:
-    model, run = new_pair(tmp_path / "run")
-    list(train(model, corpus, settings(steps=2), run))
-    frozen = settings(steps=4, freeze=1)
-    apply_fine_tuning(model, frozen)
-    with pytest.raises(CheckpointError, match=r"its tensor 'optimizer\..*' does not belong to this model"):
-        train(model, corpus, frozen, run, resume=True)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_a_state_in_another_dtype_is_refused(corpus: Corpus, tmp_path: Path, dtype: torch.dtype) -> None:
     """C code reads the states of optimizers as float32."""
@@ -738,14 +727,6 @@ def test_a_failing_compiler_is_reported_and_training_continues(corpus: Corpus, m
     [
         ({"steps": None}, "a run needs a length"),
         ({"context_length": 17}, r"context_length \(17\) must be at most the model's n_positions \(16\)"),
-        (
-            {"freeze": 1},
-            r"^freeze \(1\) is not applied to the model; call .*\.apply_fine_tuning\(model, config",
-        ),
-        (
-            {"lora": True},
-            r"^lora \(on\) is not applied to the model; call .*\.apply_fine_tuning\(model, config",
-        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(corpus: Corpus, changes: dict[str, Any], message: str) -> None:
@@ -825,38 +806,3 @@ def test_a_run_in_epochs_that_changes_its_batch_reads_the_text_as_often(
     last = [event for event in resumed if isinstance(event, Step)][-1]
     assert last.tokens == pytest.approx(windows * 6 * 16, abs=12 * 16)
     assert last.step != windows
-
-
-@pytest.mark.parametrize("name", ["token_noise", "bpe_dropout"])
-def test_noise_changes_training_and_no_evaluation(bpe_corpus: Corpus, name: str) -> None:
-    evaluations, losses = [], []
-    for share in (0.0, 0.5):
-        model = new_model(vocab_size=BPE_VOCAB_SIZE)
-        events = list(train(model, bpe_corpus, settings(steps=1).replace(**{name: share})))
-        evaluations.append(next(e.validation_loss for e in events if isinstance(e, Evaluation)))
-        losses.append(next(e.loss for e in events if isinstance(e, Step)))
-    assert evaluations[0] == evaluations[1]  # before the first step
-    assert losses[0] != losses[1]
-
-
-@pytest.mark.parametrize(
-    ("schedule", "shares"),
-    [
-        ("trapezoid", [0.2, 0.2, 0.2, 0.2, 0.2, 0.15, 0.1, 0.05]),  # its cool-down is the second half
-        ("constant", [0.2] * 8),
-        ("cosine", [0.1 * (1 + math.cos(math.pi * step / 8)) for step in range(8)]),
-    ],
-)
-def test_bpe_dropout_falls_as_the_learning_rate_does(
-    bpe_corpus: Corpus, monkeypatch: pytest.MonkeyPatch, schedule: str, shares: list[float]
-) -> None:
-    read, tensors = {}, NoisyBatches._tokenized_again
-
-    def recorded(self: NoisyBatches, step: int, rows: range, dropout: float) -> tuple[torch.Tensor, torch.Tensor]:
-        read[step] = dropout
-        return tensors(self, step, rows, dropout)
-
-    monkeypatch.setattr(NoisyBatches, "_tokenized_again", recorded)
-    config = settings(steps=8, bpe_dropout=0.2, schedule=schedule, cooldown=0.5)
-    list(train(new_model(vocab_size=BPE_VOCAB_SIZE), bpe_corpus, config))
-    assert [read[step] for step in range(8)] == pytest.approx(shares)

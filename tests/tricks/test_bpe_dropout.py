@@ -1,17 +1,22 @@
 """BPE-dropout: a text is encoded as other tokens in each epoch, with the distribution of the published algorithm."""
 
+import math
 import random
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from builders import new_model
 
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.errors import TokenizerError
 from minigpt.tokenizer.tokenizer import Tokenizer
 from minigpt.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
+from minigpt.training.loop import train
 from minigpt.tricks.batches import NoisyBatches
 from minigpt.tricks.bpe_dropout import BPEDropout
 
@@ -153,3 +158,45 @@ def test_a_batch_is_the_same_however_its_rows_are_divided_and_different_in_every
     plain, _ = corpus.batch(5, 6, 16, 1)
     assert inputs[:, 0].tolist() != inputs[:, 1].tolist()
     assert not inputs.equal(plain)
+
+
+BPE_VOCAB_SIZE = 262
+
+
+@pytest.fixture(scope="module")
+def bpe_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """The same text with a few BPE tokens beyond the bytes."""
+    folder = tmp_path_factory.mktemp("bpe")
+    (folder / "fox.txt").write_text(TEXT)
+    return Corpus.build([folder / "fox.txt"], f"bpe:{BPE_VOCAB_SIZE}", cache=folder / "cache")
+
+
+def settings(**changes: Any) -> TrainConfig:
+    base = TrainConfig(
+        steps=10, batch_size=6, micro_batch_size=4, warmup_steps=2, learning_rate=1e-2, eval_every=3, sample_every=4,
+        eval_tokens=200, device="cpu",
+    )  # fmt: skip
+    return base.replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "shares"),
+    [
+        ("trapezoid", [0.2, 0.2, 0.2, 0.2, 0.2, 0.15, 0.1, 0.05]),  # its cool-down is the second half
+        ("constant", [0.2] * 8),
+        ("cosine", [0.1 * (1 + math.cos(math.pi * step / 8)) for step in range(8)]),
+    ],
+)
+def test_bpe_dropout_falls_as_the_learning_rate_does(
+    bpe_corpus: Corpus, monkeypatch: pytest.MonkeyPatch, schedule: str, shares: list[float]
+) -> None:
+    read, tensors = {}, NoisyBatches._tokenized_again
+
+    def recorded(self: NoisyBatches, step: int, rows: range, dropout: float) -> tuple[torch.Tensor, torch.Tensor]:
+        read[step] = dropout
+        return tensors(self, step, rows, dropout)
+
+    monkeypatch.setattr(NoisyBatches, "_tokenized_again", recorded)
+    config = settings(steps=8, bpe_dropout=0.2, schedule=schedule, cooldown=0.5)
+    list(train(new_model(vocab_size=BPE_VOCAB_SIZE), bpe_corpus, config))
+    assert [read[step] for step in range(8)] == pytest.approx(shares)

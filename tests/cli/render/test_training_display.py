@@ -9,49 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from minigpt.baselines.baselines import Baseline
-from minigpt.cli.render.annotations import annotations_of
 from minigpt.cli.render.console import progress_bar
-from minigpt.cli.render.training_display import TrainingDisplay, sample_panel
-from minigpt.memorization.index import CopiedRun, Memorization, TrainingLocation
-from minigpt.memorization.words import Extent
+from minigpt.cli.render.training_display import TrainingDisplay
 from minigpt.runs.events import Started
-from minigpt.training.events import Evaluation, Sample, Step
+from minigpt.training.events import Evaluation, Step
 
-BASELINES = [
-    Baseline(name=name, bits_per_byte=bits, train_bytes=train, validation_bytes=9, whole_train_bytes=whole)
-    for name, bits, train, whole in (("bytes", 4.5, 9, 9), ("gzip", 3.0, 0, 0), ("xz of old", 2.0, 9, 99))
-]
 STARTED = Started(Path("fox"), 0, "cpu", 100, 800, ())
-
-
-def printed(*bits: float, log: list[dict[str, Any]] | None = None) -> list[str]:
-    """The lines printed for the evaluations with these bits per byte, after those for a log."""
-    out = Console(file=StringIO(), width=200)
-    display = TrainingDisplay(replace(STARTED, baselines=tuple(BASELINES)), out)
-    display.read_log(log or [])
-    for number, figure in enumerate(bits):
-        display.show(Evaluation(10 * number, figure, figure, 100, 1.0, best=False))
-    return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
-
-
-def test_the_baselines_to_beat_are_printed_after_the_first_evaluation() -> None:
-    first, to_beat, partial, second, third = printed(3.4, 2.9, 2.8)
-    assert "step      0" in first
-    assert "beats" not in first
-    # Without bytes: the first evaluation, 3.4, is already below it.
-    assert to_beat == "baselines to beat, in bits per byte of the held-out text: gzip 3.00"
-    assert partial.endswith("xz of old (trained on 9 B) 2.00")
-    assert second.endswith("now beats gzip")
-    assert "beats" not in third
-
-
-def test_a_baseline_beaten_before_a_resume_is_not_announced_again() -> None:
-    evaluations = [{"step": 0, "bits_per_byte": 5.0}, {"step": 10, "bits_per_byte": 4.0}]
-    to_beat, _, first, second = printed(4.1, 2.9, log=[{"step": 1, "loss": 1.0}, *evaluations])
-    assert to_beat == "baselines to beat, in bits per byte of the held-out text: gzip 3.00"
-    assert "beats" not in first
-    assert second.endswith("now beats gzip")
 
 
 def step(number: int, loss: float = 2.0, *, rate: float = 800.0) -> Step:
@@ -131,47 +94,6 @@ def test_a_run_that_rolls_back_prints_its_steps_again() -> None:
         display.show(step(number))
     printed_steps = [int(line.split()[1].split("/")[0]) for line in out.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     assert printed_steps[-7:] == [60, 21, 22, 24, 26, 28, 30]
-
-
-def copying(text: str, copied: str, words: int) -> Memorization:
-    start = text.index(copied)
-    run = CopiedRun(start, start + len(copied), Extent(words), 0, 1)
-    long = words >= 8
-    return Memorization(Extent(10), (run,), 8, Extent(words if long else 0), ((run.start, run.end),) if long else ())
-
-
-def panel(sample: Sample, *, width: int = 160) -> str:
-    out = Console(file=StringIO(), width=width)
-    out.print(sample_panel(sample, annotations_of(STARTED)))
-    return out.file.getvalue()  # type: ignore[attr-defined, no-any-return]
-
-
-def test_a_sample_shows_what_is_copied_how_much_and_from_where() -> None:
-    text = " new\x1b[31m one two three four five six seven eight [bold]new\n"
-    found = copying(text, "one two three four five six seven eight", 8)
-    shown = panel(Sample(1200, "Once", text, {"memorization": found, "location": TrainingLocation(2, 93)}))
-    assert "sample at step 1,200" in shown
-    assert "Once new␛[31m ⟦one two three four five six seven eight⟧¹ [bold]new" in shown
-    assert "copied from the training text: 80% of 10 words, in runs of 8 words or more; longest run 8 words" in shown
-    assert "longest run 8 words (39 characters)" in shown
-    assert "¹ 8 words “one two three four five six seven eight”: the training text, document 2, line 93" in shown
-
-
-@pytest.mark.parametrize("width", [40])
-def test_a_narrow_terminal_shows_everything(width: int) -> None:
-    text = " one two three four five six seven eight"
-    measured = {"memorization": copying(text, text.strip(), 8), "location": TrainingLocation(2, 93)}
-    shown = panel(Sample(1, "", text, measured), width=width)
-    assert "line 93" in " ".join(shown.replace("│", " ").split())
-    assert max(map(len, shown.splitlines())) <= width
-
-
-def test_a_sample_without_a_long_copied_run_shows_no_location() -> None:
-    few = panel(Sample(5, "a", " one two new", {"memorization": copying(" one two new", "one two", 2)}))
-    assert "longest run 2 words (7 characters)" in few
-    assert "⟦" not in few
-    assert "training text," not in few
-    assert "copied" not in panel(Sample(0, "a", " one two new"))
 
 
 @pytest.mark.parametrize(("has_validation", "said"), [(True, "last evaluation …"), (False, "saving the model …")])

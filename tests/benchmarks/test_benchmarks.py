@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from builders import assert_restores_the_mode
 
 from minigpt.benchmarks.loglikelihood import encode_apart, encode_pair, score_continuations
 from minigpt.benchmarks.results import BenchmarkOptions, BenchmarkResult
@@ -363,3 +364,7 @@ def test_shared_contexts_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = score_continuations(MODEL, [(context, (token, token)) for token in (0, 1, 2, 3, 0, 3)])
     assert read == 29 + 4 * 2
     assert scores[0] == scores[4]  # equal pairs are scored once, so they tie exactly
+
+
+def test_scoring_restores_the_training_mode_after_an_error() -> None:
+    assert_restores_the_mode(lambda model: score_continuations(model, [((1,), (2,))]))

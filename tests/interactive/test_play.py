@@ -15,6 +15,7 @@ from minigpt.generation.engine import Engine
 from minigpt.interactive import session as session_module
 from minigpt.interactive.play import Session
 from minigpt.interactive.session import OUT_OF_MEMORY, typed_lines
+from minigpt.penalties.settings import PenaltySettings
 from minigpt.storage.checkpoint import save_checkpoint
 from minigpt.tokenizer.tokenizer import Tokenizer
 
@@ -101,9 +102,11 @@ def test_settings_are_changed_by_name_and_a_wrong_one_is_one_line_and_no_change(
     assert (session.config.top_k, session.config.until, session.config.stop) == (None, None, ())
     names = ("stop", "bad-words", "logit-bias")
     session.run(iter([f"/set {name} a=1" for name in names]))
-    assert (session.config.stop, session.config.bad_words, session.config.logit_bias) == (("a=1",),) * 3
+    penalties = PenaltySettings.of(session.config)
+    assert (session.config.stop, penalties.bad_words, penalties.logit_bias) == (("a=1",),) * 3
     session.run(iter([f"/set {name} none" for name in names]))
-    assert (session.config.stop, session.config.bad_words, session.config.logit_bias) == ((),) * 3
+    penalties = PenaltySettings.of(session.config)
+    assert (session.config.stop, penalties.bad_words, penalties.logit_bias) == ((),) * 3
     config = session.config
     capsys.readouterr()
     session.run(

@@ -60,3 +60,8 @@ def test_an_edge_may_draw_tokens_and_leave_some_to_pytorch(monkeypatch: pytest.M
     logits = torch.tensor([[0.0, 9.0, 0.0, 0.0], [9.0, 0.0, 0.0, 0.0]])
     assert sampler.choose(logits[:1], history, 0).tolist() == [3]
     assert sampler.choose(logits, history, 0).tolist() == [1, 0]
+
+
+def test_compiling_the_step_needs_cuda() -> None:
+    with pytest.raises(ConfigError, match=r"^compile needs CUDA, but the model is on cpu; omit it$"):
+        resolve_engine(new_model(), compiled=True)

@@ -1,0 +1,11 @@
+"""A fixture for speculative decoding: drafts in every step."""
+
+import pytest
+from drafting import AlwaysDraft
+
+from minigpt.generation import decoding
+
+
+@pytest.fixture
+def always_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "SpeedupMonitor", AlwaysDraft)
