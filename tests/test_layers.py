@@ -55,6 +55,8 @@ SPINE: Mapping[str, set[str]] = {
 # An edge may import every room of the spine, and the edges that it needs. Beside them it may import these inside a
 # function, where it asks first whether they are installed.
 IF_INSTALLED: Mapping[str, set[str]] = {
+    "cuda": {"slots"},
+    "native": {"slots"},
     "autoplan": {"native"},
     "large_corpora": {"importers"},
     "lora": {"importers"},
@@ -187,8 +189,10 @@ def test_an_edge_imports_the_spine_and_the_edges_that_it_needs() -> None:
 
 def test_an_edge_imports_what_may_be_missing_inside_a_function_or_in_a_module_that_is_imported_so() -> None:
     wrong = []
-    provided = [target for edge in edges.EDGES for target in (*edge.provides.values(), *edge.commands.values())]
-    always_imported = {target.partition(":")[0] for target in provided}
+    asked_for = [item for edge in edges.EDGES for item in (*edge.provides.items(), *edge.commands.items())]
+    always_imported = {
+        target.partition(":")[0] for seam, target in asked_for if seam not in EDGES
+    }  # an edge's own seam
     always_imported |= {to for name in SOURCES for to in top_level_imports(name)}
     for name in SOURCES:
         allowed = IF_INSTALLED.get(room_of(name), set())

@@ -23,7 +23,6 @@ from minigpt.chat_logs.transcript import (
 from minigpt.data.find_files import shown
 from minigpt.data.records import Record, RecordFields, json_lines
 from minigpt.data.source_files import SourceFile, open_source
-from minigpt.data.sources import Scan
 from minigpt.errors import DataError
 
 
@@ -79,11 +78,11 @@ class ChatLogs:
         notes = [f"read as plain text, JSON markup included: {several} {markup[0]}"] if markup else []
         return notes + _unread_conversations(files, key)
 
-    def check(self, text: Scan, *, is_mixed: bool) -> None:
-        """Raises: DataError for messages that are read without being learned, where the speakers are not known."""
-        if text.n_unlearned and (is_mixed or not text.has_speakers):
+    def check(self, n_unlearned: int, *, knows_speakers: bool) -> None:
+        """Raises DataError for messages that are read without being learned, where the speakers are not known."""
+        if n_unlearned and not knows_speakers:
             raise DataError(
-                f"messages with weight 0 ({text.n_unlearned:,} here) can be read without being learned only where "
+                f"messages with weight 0 ({n_unlearned:,} here) can be read without being learned only where "
                 "every document is a conversation, and not in a mix; train on the chat logs alone, or remove these "
                 "messages"
             )

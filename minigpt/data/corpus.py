@@ -89,7 +89,7 @@ class Corpus:
         if not isinstance(sources, Scan):
             sources = scan(sources, text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)
         if (logs := conversations()) is not None:
-            logs.check(sources, is_mixed=False)
+            logs.check(sources.n_unlearned, knows_speakers=sources.has_speakers)
         (corpus,) = cls.build_each(
             [sources], [1.0], tokenizer, cache=cache, validation_fraction=validation_fraction, progress=progress
         )

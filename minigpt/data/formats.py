@@ -5,14 +5,10 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import Any
 
 from minigpt.data.encodings import is_utf8, likely_encoding
 from minigpt.edges import provided
-
-if TYPE_CHECKING:
-    from minigpt.data.records import Record
-    from minigpt.data.source_files import SourceFile
 
 HEAD_BYTES = 2**16  # bytes at the beginning of a file that decide
 
@@ -47,7 +43,7 @@ class TextReader:
 
     Either `text` gives the whole text of a file, which is copied to a temporary file; it takes the path, the name that
     errors call the file, the encoding that the user gave, and "strict" or "replace" for bytes that are invalid in it.
-    Or `records` gives the documents of a file, in each pass over the text; it takes the file and the key of a record's
+    Or `records` gives the documents of a file, in each pass over the text; it takes the `SourceFile` and the key of a record's
     text, and returns None for a plain text. `keys` are the keys of the first record.
 
     `is_binary` unless the files are text, which may be compressed and in any encoding. `unread` says of other formats
@@ -57,8 +53,8 @@ class TextReader:
     suffixes: Sequence[str]
     is_binary: bool = True
     text: Callable[[Path, str, str, str], str] | None = None
-    records: "Callable[[SourceFile, str], Iterator[Record] | None] | None" = None
-    keys: "Callable[[SourceFile, str], Collection[str]] | None" = None
+    records: Callable[[Any, str], Iterator[Any] | None] | None = None
+    keys: Callable[[Any, str], Collection[str]] | None = None
     unread: Mapping[str | bytes, str] = field(default_factory=dict)
 
 

@@ -4,16 +4,13 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from minigpt.bounded_reading import bounded_lines, parse_json
 from minigpt.data.source_files import ByteStream, SourceFile, open_source, skip_bom, undecodable
 from minigpt.edges import provided
 from minigpt.errors import DataError
 from minigpt.tokenizer.vocabulary import replace_surrogates
-
-if TYPE_CHECKING:
-    from minigpt.data.sources import Scan
 
 
 class Record(NamedTuple):
@@ -82,8 +79,8 @@ class Conversations(Protocol):
     def notes(self, files: Sequence[SourceFile], key: str) -> list[str]:
         """What the user should know of the records and conversations in these files."""
 
-    def check(self, text: "Scan", *, is_mixed: bool) -> None:
-        """Raises: DataError for marks that have no effect in this text."""
+    def check(self, n_unlearned: int, *, knows_speakers: bool) -> None:
+        """Raises DataError for messages that are marked not to be learned where their speakers are not known."""
 
     def unmarked(self, text: str) -> str:
         """A transcript as a model reads it, without marks."""

@@ -46,7 +46,7 @@ class Mixture(Texts):
         """
         if (logs := conversations()) is not None:
             for text in self.scans:
-                logs.check(text, is_mixed=True)
+                logs.check(text.n_unlearned, knows_speakers=False)
         built = Corpus.build_each(
             self.scans,
             self.weights,

@@ -45,13 +45,13 @@ class LoraFormat:
         """The tensors that `weights` wrote."""
         return read_adapter_weights(directory, model)
 
-    def record_base(self, base: Checkpoint) -> AdapterBase:
+    def record_base(self, directory: Path, model: GPT) -> AdapterBase:
         """The base model by its name on the hub, else by its absolute path.
 
         A model whose queries were scaled when it was imported is not the one on the hub.
         """
-        name = None if has_scaled_queries(base.directory) else hub_name(base.directory)
-        return AdapterBase(name=name or str(base.directory.resolve()), sha256=weights_hash(base.model))
+        name = None if has_scaled_queries(directory) else hub_name(directory)
+        return AdapterBase(name=name or str(directory.resolve()), sha256=weights_hash(model))
 
     def load_base(self, directory: Path, base: AdapterBase | None, config: TrainConfig) -> GPT:
         """The base model of a run; weights that are to be compressed stay memory-mapped."""

@@ -122,6 +122,7 @@ def start_run(planned: Plan, *, keeps_plan: bool = False) -> Generator[Event, No
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.clone()
+    adapter = adapter_of(model)
     record = RunRecord(
         minigpt=__version__,
         torch=torch.__version__,
@@ -141,7 +142,9 @@ def start_run(planned: Plan, *, keeps_plan: bool = False) -> Generator[Event, No
         asked=RunOptions.of(asked_by(request)),
         reading=request.options.reading,
         base=str(base.directory) if base else None,
-        adapter_base=adapter.record_base(base) if base and (adapter := adapter_of(model)) else None,
+        adapter_base=adapter.record_base(base.directory, base.model)
+        if base and (adapter := adapter_of(model))
+        else None,
         preset=planned.preset,
         tokenizer=corpus.tokenizer.name,
         chat_template=corpus.tokenizer.chat_template,

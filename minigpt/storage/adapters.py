@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from minigpt.storage.folder import Content
 from minigpt.storage.names import ADAPTER_CONFIG, WEIGHTS
 from minigpt.storage.run_record import AdapterBase
 from minigpt.tokenizer.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from minigpt.storage.checkpoint import Checkpoint
 
 
 class AdapterFormat(Protocol):
@@ -36,7 +33,7 @@ class AdapterFormat(Protocol):
     def read_weights(self, directory: Path, model: GPT) -> dict[str, Tensor]:
         """The weights in a folder, under the names of `trained_state`."""
 
-    def record_base(self, base: "Checkpoint") -> AdapterBase:
+    def record_base(self, directory: Path, model: GPT) -> AdapterBase:
         """How the files of an adapter name its base model."""
 
     def load_base(self, directory: Path, base: AdapterBase | None, config: TrainConfig) -> GPT:

@@ -16,7 +16,6 @@ from builders import new_model, new_pair, new_run, new_train_step
 
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.distributed.rendezvous import ProcessLostError
 from minigpt.errors import CheckpointError, TrainingError
 from minigpt.runs.saved_state import resume_point
 from minigpt.storage.last_state import LastState
@@ -168,10 +167,10 @@ def test_no_message_says_that_a_state_is_kept_which_is_not_on_disk(
     change(run.last_path)
 
     def lose_connection(*_: object, **__: object) -> None:
-        raise ProcessLostError("process 1 of 2 lost the connection")
+        raise TrainingError("process 1 of 2 lost the connection")
 
     monkeypatch.setattr("minigpt.training.evaluation.evaluate", lose_connection)
-    with pytest.raises(ProcessLostError, match=f"^process 1 of 2 lost the connection{message}"):
+    with pytest.raises(TrainingError, match=f"^process 1 of 2 lost the connection{message}"):
         list(events)
 
 
