@@ -734,16 +734,6 @@ def test_settings_that_do_not_fit_are_refused(corpus: Corpus, changes: dict[str,
         list(train(new_model(dropout=0.1), corpus, settings(**changes)))
 
 
-def test_a_model_that_was_a_teacher_is_trained_only_after_its_weights_are_unfrozen(corpus: Corpus) -> None:
-    student, teacher = new_model(), new_model()
-    config = settings(steps=1, eval_every=None, sample_every=0)
-    list(train(student, corpus, config, teacher=teacher))
-    with pytest.raises(ConfigError, match=r"no weights to train: .* call model\.requires_grad_\(True\)"):
-        train(teacher, corpus, config)
-    teacher.requires_grad_(True)
-    assert any(isinstance(event, Step) for event in train(teacher, corpus, config))
-
-
 def test_a_tokenizer_larger_than_the_vocabulary_is_refused(corpus: Corpus) -> None:
     model = GPT(GPTConfig(vocab_size=100, n_positions=16, n_embd=16, n_layer=1, n_head=2))
     with pytest.raises(ConfigError, match="257 tokens; the model's vocabulary has only 100"):
