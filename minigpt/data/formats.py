@@ -43,8 +43,8 @@ class TextReader:
 
     Either `text` gives the whole text of a file, which is copied to a temporary file; it takes the path, the name that
     errors call the file, the encoding that the user gave, and "strict" or "replace" for bytes that are invalid in it.
-    Or `records` gives the documents of a file, in each pass over the text; it takes the `SourceFile` and the key of a record's
-    text, and returns None for a plain text. `keys` are the keys of the first record.
+    Or `records` gives the documents of a file, in each pass over the text, as `Record`s; it takes the `SourceFile` and
+    the key of a record's text, and returns None for a plain text. `keys` are the keys of the first record.
 
     `is_binary` unless the files are text, which may be compressed and in any encoding. `unread` says of other formats
     why they are not read and what to do, by the suffix of a file or by the bytes that it begins with.
