@@ -3,7 +3,6 @@
 import gc
 import signal
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -128,17 +127,3 @@ def exact_float32() -> Iterator[None]:
 def _plans_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans choose float32: which dtype is faster depends on the moment, and runs that are compared need the same."""
     monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: False)
-
-
-@pytest.fixture
-def use() -> Iterator[Callable[[str], None]]:
-    """Selects an instruction set until the end of the test."""
-    compiled = import_module("minigpt.native.compiled")
-    library = compiled.library()
-    assert library is not None
-
-    def choose(name: str) -> None:
-        assert compiled.use(library, name) == name
-
-    yield choose
-    compiled.use(library)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from minigpt.generation.slots import Slots
 
 from minigpt import edges
 from minigpt.generation.engine import Engine
@@ -35,15 +34,6 @@ def build_engine(kind: str, model: GPT) -> Engine:
     if kind == "graph":
         return edges.load("minigpt.cuda.graphs:GraphEngine")(model)
     return edges.load("minigpt.native.engine:NativeEngine")(model, "int8" if kind == "int8" else "none")
-
-
-def build_slots(kind: str, model: GPT, n_slots: int) -> Slots:
-    """The slots of such an engine."""
-    if kind == "torch":
-        return Slots(model, n_slots)
-    return edges.load("minigpt.cuda.graphs:CudaSlots" if kind == "graph" else "minigpt.native.engine:NativeSlots")(
-        model, n_slots
-    )
 
 
 @contextmanager

@@ -5,9 +5,10 @@ import random
 import pytest
 import torch
 from builders import new_model
-from engines import build_slots, of_kinds
+from engines import of_kinds
 from torch import Tensor
 
+from minigpt import edges
 from minigpt.config import GPTConfig
 from minigpt.errors import ConfigError
 from minigpt.model.gpt import GPT
@@ -17,6 +18,13 @@ from minigpt.slots.slots import Chunk, Slots
 
 # Widths and vocabularies that fill no tile of the kernels.
 SHAPE = GPTConfig(vocab_size=101, n_positions=40, n_embd=66, n_layer=2, n_head=3)
+
+
+def build_slots(kind: str, model: GPT, n_slots: int) -> Slots:
+    """The slots of one of these kinds of engines."""
+    of_kind = {"torch": "minigpt.slots.slots:Slots", "graph": "minigpt.cuda.slots:CudaSlots"}
+    slots: Slots = edges.load(of_kind.get(kind, "minigpt.native.slots:NativeSlots"))(model, n_slots)
+    return slots
 
 
 def some_model(columns: bool = False) -> GPT:
