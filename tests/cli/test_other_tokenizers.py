@@ -127,7 +127,7 @@ def test_an_export_that_needs_gpt2s_tokenizer_is_refused(chinese: Path, run: Run
     assert refused.exit_code == 1
     assert f"{what} needs a byte-level tokenizer like GPT-2's, but this model's is wordpiece" in refused.stderr
     assert "its vocab.txt is of another kind" in refused.stderr
-    assert {path.name for path in chinese.iterdir()} <= {"hub", "zh.txt", "fox.txt", "cache"}
+    assert {path.name for path in chinese.iterdir()} <= {"hub", "zh.txt", "fox.txt", "corpus.txt", "cache"}
 
 
 def test_a_refused_export_names_the_rule_that_differs(here: Path, run: Run) -> None:
