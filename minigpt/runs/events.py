@@ -36,7 +36,7 @@ class Started:
 
 
 class Remark(ABC):
-    """An event with a sentence for the user. An edge has events of its own as subclasses."""
+    """An event with a sentence for the user. Edges add subclasses."""
 
     @property
     @abstractmethod

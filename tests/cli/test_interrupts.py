@@ -83,7 +83,7 @@ def test_an_interrupt_at_any_line_of_the_command_ends_it_without_a_traceback(tmp
     ("module", "lost", "message"),
     [
         ("typer", "", ""),
-        ("minigpt.distributed.launch", "", "minigpt: stopped\n"),
+        ("minigpt.distributed.devices", "", "minigpt: stopped\n"),
         ("torch", "lost", "minigpt: stopped\n"),
     ],
 )
