@@ -36,7 +36,7 @@ class Started:
 
 
 class Remark(ABC):
-    """An event with a sentence for the user. The events of edges are subclasses."""
+    """An event with a sentence for the user. Edges add subclasses."""
 
     @property
     @abstractmethod
