@@ -34,7 +34,7 @@ main()
     ("module", "lost", "message"),
     [
         ("typer", "", ""),
-        ("minigpt.distributed.launch", "", "minigpt: stopped\n"),
+        ("minigpt.distributed.devices", "", "minigpt: stopped\n"),
         ("torch", "lost", "minigpt: stopped\n"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What was copied, as it is printed while a model trains."""
+"""What was copied, printed while a model trains."""
 
 from io import StringIO
 from pathlib import Path
