@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
+from minigpt.errors import ConfigError
+
 GROUP = "minigpt.edges"
 
 
@@ -23,7 +25,7 @@ GROUP = "minigpt.edges"
 class Edge:
     """A part of minigpt that adds one thing.
 
-    `package` is what is deleted to be without it. It `needs` the edges of these names; without one of them it counts as
+    `package` is what is deleted to be without it. It `needs` these edges of minigpt; without one of them it counts as
     missing. `provides` has, by seam, what it adds there, each as "module:attribute"; `commands` the same by the
     command's name.
     """
@@ -38,8 +40,12 @@ class Edge:
     @property
     def is_installed(self) -> bool:
         """Whether its package and those that it needs are there."""
-        needed = (edge.is_installed for edge in EDGES if edge.name in self.needs)
-        return find_spec(self.package) is not None and all(needed)
+        known = {edge.name: edge for edge in EDGES}
+        try:
+            is_there = find_spec(self.package) is not None
+        except ModuleNotFoundError:  # a package that it is in
+            return False
+        return is_there and all(name in known and known[name].is_installed for name in self.needs)
 
 
 # Where several provide something at the same seam, the order is this one.
@@ -350,8 +356,16 @@ def installed_edges() -> tuple[Edge, ...]:
     """The edges that are there, those of other packages last."""
     from importlib.metadata import entry_points
 
-    others = (point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name))
-    return tuple(edge for edge in (*EDGES, *others) if edge.is_installed)
+    found = list(EDGES)
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        try:
+            found.append(point.load())
+        except Exception as error:  # another package may fail in any way
+            raise ConfigError(
+                f"{point.value}, which adds to minigpt, cannot be imported ({type(error).__name__}: {error}); fix or "
+                f"uninstall {point.dist.name if point.dist else 'its package'}"
+            ) from error
+    return tuple(edge for edge in found if edge.is_installed)
 
 
 @functools.cache

@@ -166,7 +166,9 @@ def combined(name: str, doc: str, groups: Sequence[type[Settings]]) -> Any:
     """
     base, declared = set(groups[0].__dataclass_fields__), dict[str, type]()
     for group in groups[1:]:
-        for name_of_setting in group.__dataclass_fields__.keys() - base:
+        own = base & inspect.get_annotations(group).keys()
+        declared |= dict.fromkeys(own, groups[0])
+        for name_of_setting in (group.__dataclass_fields__.keys() - base) | own:
             other = declared.setdefault(name_of_setting, group)
             if other is not group:
                 raise ConfigError(

@@ -15,8 +15,8 @@ from minigpt import edges
 SPINE: Mapping[str, set[str]] = {
     room: set(allowed.split())
     for room, allowed in {
-        "edges": "",
         "errors": "",
+        "edges": "errors",
         "shell": "",
         "optional_packages": "errors shell",
         "seeds": "",

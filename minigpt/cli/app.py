@@ -234,6 +234,9 @@ def main() -> NoReturn:
         code = end.code
     except KeyboardInterrupt:  # a second one, while the first is being handled
         code = 130
+    except MinigptError as error:  # before there is a command
+        note(f"minigpt: {error}")
+        code = 1
     except OSError as error:
         if _is_closed_pipe(error):
             _discard_stdout()

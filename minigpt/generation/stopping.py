@@ -26,7 +26,7 @@ _ENDS = {
 }
 # The characters at the end of a text in which a match may have begun; None stands for white space.
 _OPEN = {"line": "", "paragraph": None, "sentence": _ALL_TERMINATORS + _ALL_CLOSING}
-# Where another turn of a transcript begins: further lines of a turn begin with a space (see `data/transcript.py`).
+# Where another turn of a transcript begins: further lines of a turn begin with a space (see `chat_logs/transcript.py`).
 _NEXT_TURN = re.compile(r"\n[^ ]")
 # Where a line, paragraph or sentence begins. A terminator right after another one belongs to the sentence before it.
 _BEGINS = {

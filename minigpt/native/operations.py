@@ -197,7 +197,7 @@ def cross_entropy_(
     """Returns the summed cross entropy of some rows, (), and overwrites their logits with its gradient.
 
     With the logits of a `teacher`, its distribution has this `weight` in the targets. Columns from `vocab_size` on keep
-    their values. Both matrices have contiguous rows at the same distance.
+    their values. A teacher's logits whose rows lie otherwise than the logits' are copied.
     Shapes: logits and teacher (n, V), targets (n, 1) int64.
     Raises: IndexError if a target is not below `vocab_size`.
     """
@@ -206,7 +206,8 @@ def cross_entropy_(
     assert vocab_size <= logits.shape[1]
     assert targets.dtype == torch.int64
     assert len(targets) == len(logits)
-    assert teacher is None or (teacher.dtype, teacher.stride()) == (logits.dtype, logits.stride())
+    if teacher is not None and (teacher.dtype, teacher.stride()) != (logits.dtype, logits.stride()):
+        teacher = torch.empty_like(logits).copy_(teacher)  # of another origin than a teacher's head
     n, threads = len(logits), thread_count(logits)
     targets = targets.contiguous()
     losses, totals = torch.empty(2, n, dtype=torch.float32, device=logits.device)

@@ -18,7 +18,7 @@ def unread_characters(model: GPT, tokenizer: Tokenizer, text: str) -> list[str]:
 
 def unread_tokens(model: GPT, tokenizer: Tokenizer) -> frozenset[int]:
     """The tokens that an imported model over characters got without an embedding of their own: the bytes of characters
-    that it does not have (see `importers/character_vocabulary.py`).
+    that it does not have (see `importers/nanogpt.py`).
     """
     if tokenizer.characters is None:
         return frozenset()

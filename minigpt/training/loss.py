@@ -36,7 +36,10 @@ class SoftTargets(Protocol):
     weight: float
 
     def logits(self, dtype: torch.dtype, rows: int, width: int, /) -> Callable[[int, int], Tensor]:
-        """A function for the logits of `count` rows from `start`, (count, width); a call may overwrite the last."""
+        """A function for the logits of `count` rows from `start`, (count, width), which the loss may overwrite.
+
+        A later call may overwrite the result of an earlier one.
+        """
 
 
 class LossModel(nn.Module):

@@ -50,7 +50,7 @@ class TrainingState:
                 tensors[f"optimizer.{name}.{key}"] = torch.as_tensor(value)
         tensors["spike_detector.statistics"] = step.spike_detector.statistics
         saved_with = SavedWith(
-            step.config.optimizer, self.corpus, self.evaluated, step.micro_batch_size, step.loss_scaler.state_dict()
+            self._optimizer, self.corpus, self.evaluated, step.micro_batch_size, step.loss_scaler.state_dict()
         )
         return LastState(tensors, replace(progress, saved_with=saved_with).to_dict())
 
@@ -77,7 +77,7 @@ class TrainingState:
             elif kind == "spike_detector":
                 _check_tensor(state, full_name, value, detector.statistics)
                 detector.statistics = value.to(detector.statistics.device)
-            elif saved_with.optimizer == step.config.optimizer:
+            elif saved_with.optimizer == self._optimizer:
                 parameter_name, _, key = name.rpartition(".")
                 required, more = kept.get(parameter_name, ({}, {}))
                 like = (required | more).get(key)
@@ -101,6 +101,13 @@ class TrainingState:
         if step.config.micro_batch_size is None and saved_with.micro_batch_size is not None:
             step.micro_batch_size = min(saved_with.micro_batch_size, len(step.rows))  # which fitted into memory
         return progress
+
+    @property
+    def _optimizer(self) -> str:
+        """The optimizers of the run: the setting, and the classes of those that edges have put in their place."""
+        own = (torch.optim.AdamW, Muon)
+        others = {type(each).__name__ for each in self.train_step.optimizers if not isinstance(each, own)}
+        return ", ".join([self.train_step.config.optimizer, *sorted(others)])
 
     def optimizer_states(self) -> dict[str, dict[str, Tensor]]:
         """The optimizer state of each parameter that an optimizer has, by the parameter's name."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from minigpt.distributed.process_group import JoinedWorld
 from minigpt.errors import ConfigError
-from minigpt.training.world import World
 
 FOX = Path("checkpoints/fox")
 
@@ -27,7 +27,7 @@ def everything() -> dict[str, bytes]:
 def test_more_processes_than_sequences_in_a_batch_are_refused_and_the_run_stays_unchanged(
     run: Any, fox: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Five(World):
+    class Five(JoinedWorld):
         size = 5
 
         def rows(self, batch_size: int) -> range:

@@ -30,7 +30,8 @@ def answers(reader: Callable[..., Any], *arguments: Any, **options: Any) -> Iter
 
 
 def children() -> list[psutil.Process]:
-    return psutil.Process().children()
+    """The Python processes that this one has started; tests of pages have a browser."""
+    return [child for child in psutil.Process().children() if child.name().startswith("python")]
 
 
 def test_results_come_one_by_one_from_a_process_that_then_reads_the_next_file() -> None:

@@ -1,11 +1,14 @@
 """Each penalty and ban on four tokens by hand, and against its counterpart in transformers on random logits."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from minigpt.config import SamplingConfig
+from minigpt.errors import ConfigError
 from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.penalties.processors import BadWords, FrequencyPenalty, LogitBias, NoRepeatNGram, RepetitionPenalty
 
@@ -101,3 +104,8 @@ def test_no_processor_changes_its_arguments() -> None:
         assert not torch.equal(processor(logits, history, 3), LOGITS)
         assert torch.equal(logits, LOGITS)
         assert history.tolist() == [[1, 1, 1]]
+
+
+def test_bad_words_that_are_no_strings_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"bad_words \(\(5,\)\) must be a tuple of strings"):
+        SamplingConfig(bad_words=(5,))  # type: ignore[arg-type]

@@ -21,4 +21,4 @@ EDGE = Edge(
 class LionSettings(TrainSettings):
     """The settings of Lion."""
 
-    lion: bool = setting(False, "update all weights with Lion", group="Optimization")
+    lion: bool | None = setting(None, "update all weights with Lion", group="Optimization")

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from minigpt.native.thread_trials import ThreadTrials
+
+from minigpt.shared_cores.thread_trials import ThreadTrials
 
 
 class Machine:
