@@ -25,17 +25,19 @@ def setting(
     group: str = "Options",
     chosen: bool = False,
     choices: Sequence[str] | Callable[..., list[str]] = (),
+    escapes: bool = False,
     on_resume: Literal["free", "allowed", "never"] | None = None,
 ) -> Any:
     """A dataclass field with a help text and its heading, and bounds (`min`, `max` inclusive; `above`, `below` not).
 
     With `chosen`, a run's planner chooses it for the text and the machine if it is not given.
-    `choices` are what a shell completes, for a setting of texts; or a function that finds it, as typer calls it.
+    `choices` are what a shell completes, for a setting of texts; or a function that finds it, as typer calls it. With
+    `escapes`, a text of the command line may be a backslash and n, r or t, which stand for these characters.
     `on_resume` says whether a resumed run may change it: freely, only if that is allowed, or never; by default its
     heading decides (see `minigpt.runs.changes`).
     """
     bounds = {"min": min, "max": max, "above": above, "below": below}
-    shown = {"help": help, "group": group, "chosen": chosen, "choices": choices}
+    shown = {"help": help, "group": group, "chosen": chosen, "choices": choices, "escapes": escapes}
     return dataclasses.field(default=default, metadata={**shown, "bounds": bounds, "on_resume": on_resume})
 
 

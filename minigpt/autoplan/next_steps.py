@@ -47,6 +47,9 @@ _SUSPECTS = {"dropout"} | {
     for name, field in TrainConfig.__dataclass_fields__.items()
     if field.metadata["group"] in _SUSPECT_GROUPS and name not in _HARMLESS
 }
+_FIXED_DEFAULTS = {
+    name: field.default for name, field in TrainConfig.__dataclass_fields__.items() if not field.metadata["chosen"]
+}
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,8 @@ def find_suspects(
     if rate > _TOO_HIGH * usual or (not diverged and rate < _TOO_LOW * usual):
         how = "high" if rate > usual else "low"
         return f"the learning rate is too {how}: {rate:g}; runs of this size use {usual:g}", ("learning_rate",)
-    names = tuple(name for name in asked if name in _SUSPECTS or (name, asked[name]) == ("dtype", "float16"))
+    changed = {name: value for name, value in asked.items() if value != _FIXED_DEFAULTS.get(name)}
+    names = tuple(name for name in changed if name in _SUSPECTS or (name, asked[name]) == ("dtype", "float16"))
     if not names:
         return "", ()
     settings = ", ".join(_option(name, asked[name]) for name in names)

@@ -31,7 +31,6 @@ def complete_from(*choices: str) -> Callable[[str], list[str]]:
 
 run_option = functools.partial(typer.Option, autocompletion=complete_runs)
 run_argument = functools.partial(typer.Argument, autocompletion=complete_runs)
-ESCAPED = {"stop", "bad_words", "logit_bias"}  # settings whose texts may be escapes
 ModelArgument = Annotated[str, run_argument(help="a run's name, or a model's file or folder", metavar="MODEL")]
 NewestModelArgument = Annotated[
     str | None,
@@ -58,6 +57,7 @@ def settings_options(
     typed.
     """
     names = [name for _, group in groups for name in group]
+    escaped = {name for kind, group in groups for name in group if kind.__dataclass_fields__[name].metadata["escapes"]}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command)
@@ -77,7 +77,7 @@ def settings_options(
             given = _typed(values, names)
             for parameter, kind in groups_in_place.items():
                 values[parameter] = _typed(values, names_of(kind))
-            given |= {name: tuple(map(unescaped, given[name])) for name in ESCAPED & given.keys()}
+            given |= {name: tuple(map(unescaped, given[name])) for name in escaped & given.keys()}
             command(**values, given=given)
 
         parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)

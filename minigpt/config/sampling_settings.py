@@ -38,7 +38,9 @@ class SamplingSettings(Settings):
         None, "random seed; the same seed gives the same text on one machine", min=0, max=2**63 - 1
     )
     samples: int = _sampling(1, "number of texts to generate", min=1)
-    stop: tuple[str, ...] = setting((), "text to stop before, such as '###', or '\\n' for a line break; repeatable")
+    stop: tuple[str, ...] = setting(
+        (), "text to stop before, such as '###', or '\\n' for a line break; repeatable", escapes=True
+    )
     until: Literal["sentence", "paragraph", "line"] | None = setting(
         None, "stop after the first complete sentence, paragraph or line"
     )

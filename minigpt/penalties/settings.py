@@ -24,10 +24,12 @@ class PenaltySettings(SamplingSettings):
         0, "never repeat a sequence of this many tokens, including the prompt's; 0: off", min=0
     )
     logit_bias: tuple[str, ...] = _sampling(
-        (), "add to a token's score: TEXT=NUMBER or #ID=NUMBER, as in ' word=2.5' or '#318=-100'; repeatable"
+        (),
+        "add to a token's score: TEXT=NUMBER or #ID=NUMBER, as in ' word=2.5' or '#318=-100'; repeatable",
+        escapes=True,
     )
     bad_words: tuple[str, ...] = _sampling(
-        (), "never generate the usual tokens of this text; other tokens may still spell it; repeatable"
+        (), "never generate the usual tokens of this text; other tokens may still spell it; repeatable", escapes=True
     )
 
     def __post_init__(self) -> None:

@@ -200,6 +200,7 @@ def test_a_text_from_a_pipe_is_in_no_command(jobs: Any) -> None:
         ({"learning_rate": 1.0}, {}, "the learning rate is too high: 1; runs of this size use 0.008:", ""),
         ({"learning_rate": 1e-9}, {}, "the learning rate is too low: 1e-09; runs of this size use 0.008:", ""),
         ({}, {"dropout": 0.99}, "--dropout 0.99 may be why; omit it:", ""),
+        ({}, {"dropout": 0.99, "weight_decay": 0.1}, "--dropout 0.99 may be why; omit it:", " --weight-decay 0.1"),
         (
             {},
             {"weight_decay": 1e3, "batch_size": 1, "seed": 7},
