@@ -62,11 +62,6 @@ def is_message(value: object) -> bool:
     return isinstance(value, dict) and any(key in value for key in _ROLE_KEYS)
 
 
-def is_content(value: Mapping[str, object]) -> bool:
-    """Whether an object has the content of a message, perhaps without its role."""
-    return any(key in value for key in _CONTENT_KEYS)
-
-
 def record_conversation(row: Mapping[str, Any], fields: Sequence[str], location: str) -> tuple[Message, ...]:
     """The conversation in these `conversation_fields` of a record; errors begin with `location`.
 

@@ -14,10 +14,6 @@ _sampling = partial(setting, group="Sampling")
 class SamplingSettings(Settings):
     """The settings that sampling has without any edge."""
 
-    # Without annotations these are no fields: they become settings where an edge declares them.
-    beams = 1
-    best_of = 1
-
     max_new_tokens: int = _sampling(200, "maximum number of tokens to generate", min=1)
     min_new_tokens: int = _sampling(0, "minimum number of tokens before the end of text", min=0)
     temperature: float = _sampling(0.8, "sampling temperature: 0 is greedy, higher is more random", min=0)
@@ -70,7 +66,12 @@ class SamplingSettings(Settings):
     @property
     def texts_per_prompt(self) -> int:
         """The number of texts that are drawn for each prompt; of these, `samples` are kept."""
-        return max(self.samples, self.best_of)
+        return self.samples
+
+    @property
+    def rows_per_prompt(self) -> int:
+        """The number of texts of each prompt that are in memory together."""
+        return self.texts_per_prompt
 
     @property
     def keep_first(self) -> int:

@@ -16,7 +16,7 @@ def rows_at_once(shape: GPTConfig, dtype: torch.dtype, config: SamplingConfig, d
     Raises: ConfigError if the samples of one prompt do not fit; it says how many would.
     """
     row = slot_bytes(shape, dtype) + 8 * shape.vocab_size  # bytes: keys and values, and logits
-    needed = max(config.texts_per_prompt, config.beams)
+    needed = config.rows_per_prompt
     free = free_memory(device)
     fitting = int(_SHARE_OF_MEMORY * free) // row
     if fitting < needed:

@@ -34,7 +34,7 @@ class ExplainSettings(GenerateSettings):
 
     def check_together(self, config: SamplingConfig, *, as_json: bool) -> None:
         super().check_together(config, as_json=as_json)
-        for name, is_given in {"--json": as_json, "--beams": config.beams > 1}.items():
+        for name, is_given in {"--json": as_json, "--beams": getattr(config, "beams", 1) > 1}.items():
             if self._form and is_given:
                 raise ConfigError(f"{self._form} cannot be combined with {name}")
 

@@ -47,7 +47,7 @@ def beam_search(
     Source: Sutskever et al. 2014, section 3.2; Wu et al. 2016, section 7 (the length penalty, without its constant).
     Candidates and stopping criterion are those of transformers with `early_stopping=False`.
     """
-    length_penalty = SearchSettings.of(config).length_penalty
+    search = SearchSettings.of(config)
     check_room(len(prompt), config.max_new_tokens, engine.n_positions)
     with engine.lock:
         logits = engine.start([prompt])[:, :vocab_size]  # (R, V), R the number of active sequences
@@ -62,19 +62,19 @@ def beam_search(
             logprobs = logits.float().log_softmax(dim=-1)  # (R, V)
             extended = scores + sampler.process(logprobs, sequences, length - 1, states)  # (R, V)
             # Each sequence can end in as many ways as there are ends, so that at least `beams` candidates stay active.
-            best = extended.flatten().topk(min((1 + len(end_ids)) * config.beams, extended.numel()))
+            best = extended.flatten().topk(min((1 + len(end_ids)) * search.beams, extended.numel()))
             rows, tokens = best.indices // extended.shape[1], best.indices % extended.shape[1]  # (N,), (N,)
             sequences = torch.cat([sequences[rows], tokens[:, None]], dim=1)  # (N, T + 1)
             possible = best.values > -torch.inf
             ended = possible & (torch.isin(tokens, ends) | (length == config.max_new_tokens))
-            final_scores = [score / length**length_penalty for score in best.values.tolist()]  # (N,)
-            for row in ended[: config.beams].nonzero().flatten().tolist():
+            final_scores = [score / length**search.length_penalty for score in best.values.tolist()]  # (N,)
+            for row in ended[: search.beams].nonzero().flatten().tolist():
                 finished.append((final_scores[row], sequences[row, len(prompt) :].tolist()))
-            finished = sorted(finished, key=lambda scored: -scored[0])[: config.beams]
-            active = (possible & ~ended).nonzero().flatten()[: config.beams]  # (R,)
+            finished = sorted(finished, key=lambda scored: -scored[0])[: search.beams]
+            active = (possible & ~ended).nonzero().flatten()[: search.beams]  # (R,)
             if len(active) == 0:
                 break
-            if len(finished) == config.beams and final_scores[active[0]] <= finished[-1][0]:
+            if len(finished) == search.beams and final_scores[active[0]] <= finished[-1][0]:
                 break
             parents = rows[active].tolist()
             if constraint is not None and states is not None:

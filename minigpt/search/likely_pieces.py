@@ -12,6 +12,7 @@ from minigpt.generation.sampling import Sampler
 from minigpt.generation.speculative import Drafter
 from minigpt.generation.streaming import Piece, RowText, sample_pieces
 from minigpt.search.beam_search import beam_search
+from minigpt.search.settings import SearchSettings
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
@@ -20,9 +21,10 @@ def likely_pieces(
     alternatives: int | None, drafter: Drafter | None,
 ) -> Iterator[Piece] | None:  # fmt: skip
     """What `--beams` or `--best-of` find, after the search; None without them."""
-    if config.beams > 1:
+    settings = SearchSettings.of(config)
+    if settings.beams > 1:
         return _search(engine, tokenizer, prompts, config, sampler)
-    if config.best_of > 1:
+    if settings.best_of > 1:
         drawn = sample_pieces(engine, tokenizer, prompts, config, sampler, alternatives or 0, drafter)
         return _best(drawn, tokenizer, config, len(prompts))
     return None
@@ -46,11 +48,12 @@ def _search(
 
 def _best(pieces: Iterator[Piece], tokenizer: Tokenizer, config: SamplingConfig, n_prompts: int) -> Iterator[Piece]:
     """The `samples` most likely of `best_of` continuations of each prompt, after all have ended."""
-    drawn: list[list[Piece]] = [[] for _ in range(n_prompts * config.best_of)]
+    best_of = SearchSettings.of(config).best_of
+    drawn: list[list[Piece]] = [[] for _ in range(n_prompts * best_of)]
     for piece in pieces:
         drawn[piece.row].append(piece)
     for number in range(n_prompts):
-        own = drawn[number * config.best_of : (number + 1) * config.best_of]
+        own = drawn[number * best_of : (number + 1) * best_of]
         own.sort(key=lambda row: bits_per_byte([piece.token for piece in row], tokenizer))
         for index, row in enumerate(own[: config.samples]):
             for piece in row:

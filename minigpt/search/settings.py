@@ -34,6 +34,14 @@ class SearchSettings(SamplingSettings):
         if self.best_of > 1:
             self._check_best_of()
 
+    @property
+    def texts_per_prompt(self) -> int:
+        return max(super().texts_per_prompt, self.best_of)
+
+    @property
+    def rows_per_prompt(self) -> int:
+        return max(super().rows_per_prompt, self.beams)
+
     def _check_best_of(self) -> None:
         if self.samples > self.best_of:
             raise ConfigError(f"samples ({self.samples}) must be at most best_of ({self.best_of})")

@@ -30,10 +30,9 @@ class SpeculationSettings(GenerateSettings):
 
     def check_together(self, config: SamplingConfig, *, as_json: bool) -> None:
         super().check_together(config, as_json=as_json)
-        if config.beams > 1 and self.draft is not None:
-            raise ConfigError(
-                f"beams ({config.beams}) cannot be combined with --draft: beam search uses no draft model"
-            )
+        beams = getattr(config, "beams", 1)  # of the edge `search`
+        if beams > 1 and self.draft is not None:
+            raise ConfigError(f"beams ({beams}) cannot be combined with --draft: beam search uses no draft model")
 
     def drafter(self, checkpoint: "Checkpoint", engine: "Engine", checkpoints: Path) -> "Drafter | None":
         """The model named `draft`, or as `speculate` says."""
