@@ -8,9 +8,7 @@ from minigpt.config.sampling_settings import SamplingSettings
 from minigpt.config.train_settings import TrainSettings, scored_text_of
 
 if TYPE_CHECKING:
-    from minigpt.config.reading_config import ReadingConfig
-    from minigpt.config.sampling_config import SamplingConfig
-    from minigpt.config.train_config import TrainConfig
+    from minigpt.config.combined import ReadingConfig, SamplingConfig, TrainConfig
 
 __all__ = [
     "PRESETS",
@@ -28,16 +26,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # Made when they are first used, since the settings of the edges, which they combine, import this package.
-    if name == "ReadingConfig":
-        from minigpt.config import reading_config
+    if name in ("ReadingConfig", "SamplingConfig", "TrainConfig"):
+        from minigpt.config import combined
 
-        return reading_config.ReadingConfig
-    if name == "SamplingConfig":
-        from minigpt.config import sampling_config
-
-        return sampling_config.SamplingConfig
-    if name == "TrainConfig":
-        from minigpt.config import train_config
-
-        return train_config.TrainConfig
+        return getattr(combined, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
