@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from minigpt import edges
 from minigpt.cli.app import app
 from minigpt.data.corpus import Corpus
+from minigpt.storage import folder as folder_module
 
 DRAW_LOSS_CURVE = edges.load("minigpt.reports.loss_curve:draw_loss_curve") if edges.is_installed("reports") else None
 
@@ -127,3 +128,21 @@ def exact_float32() -> Iterator[None]:
 def _plans_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans choose float32: which dtype is faster depends on the moment, and runs that are compared need the same."""
     monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: False)
+
+
+@pytest.fixture(params=["descriptors", "paths"])
+def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test with calls relative to an open folder, and with calls by path as on Windows."""
+    if request.param == "paths":
+        monkeypatch.setattr(folder_module, "_HAS_DIR_FD", False)
+        monkeypatch.setattr(folder_module, "_NO_LINK", 0)
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A folder elsewhere that has what a run's folder has."""
+    path = tmp_path / "victim"
+    (path / "last").mkdir(parents=True)
+    for name in ("file", "training.json", "last/.state.safetensors.1.tmp", ".training.json.1.tmp", "loss.png"):
+        (path / name).write_bytes(b"{precious}")
+    return path

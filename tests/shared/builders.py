@@ -156,3 +156,14 @@ def distribution(
     if config.typical_p < 1:
         kept = typical_p(kept, config.typical_p)
     return kept.softmax(dim=-1)
+
+
+def snapshot(folder: Path) -> dict[str, bytes | str | None]:
+    """Everything in a folder: the bytes of files, the targets of links, None for folders."""
+
+    def content(path: Path) -> bytes | str | None:
+        if path.is_symlink():
+            return str(path.readlink())
+        return path.read_bytes() if path.is_file() else None
+
+    return {str(path.relative_to(folder)): content(path) for path in folder.rglob("*")}

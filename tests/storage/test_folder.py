@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import new_model, new_run
+from builders import new_model, new_run, snapshot
 
 from minigpt.errors import CheckpointError
-from minigpt.storage import folder as folder_module
 from minigpt.storage.folder import Folder
 from minigpt.storage.last_state import LastState
 from minigpt.storage.run import Run
@@ -20,35 +19,6 @@ from minigpt.storage.run_record import Result
 
 STATE = LastState({"a": torch.zeros(1)}, {"step": 1})
 RECORD = {"corpus": {"fingerprint": "f", "train_bytes": 9, "train_tokens": 9}}  # which the report needs
-
-
-def snapshot(folder: Path) -> dict[str, bytes | str | None]:
-    """Everything in a folder: the bytes of files, the targets of links, None for folders."""
-
-    def content(path: Path) -> bytes | str | None:
-        if path.is_symlink():
-            return str(path.readlink())
-        return path.read_bytes() if path.is_file() else None
-
-    return {str(path.relative_to(folder)): content(path) for path in folder.rglob("*")}
-
-
-@pytest.fixture(params=["descriptors", "paths"])
-def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a test with calls relative to an open folder, and with calls by path as on Windows."""
-    if request.param == "paths":
-        monkeypatch.setattr(folder_module, "_HAS_DIR_FD", False)
-        monkeypatch.setattr(folder_module, "_NO_LINK", 0)
-
-
-@pytest.fixture
-def victim(tmp_path: Path) -> Path:
-    """A folder elsewhere that has what a run's folder has."""
-    path = tmp_path / "victim"
-    (path / "last").mkdir(parents=True)
-    for name in ("file", "training.json", "last/.state.safetensors.1.tmp", ".training.json.1.tmp", "loss.png"):
-        (path / name).write_bytes(b"{precious}")
-    return path
 
 
 def use_everything(run: Run) -> None:
