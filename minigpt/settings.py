@@ -23,6 +23,7 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     group: str = "Options",
+    common: bool = False,
     chosen: bool = False,
     choices: Sequence[str] | Callable[..., list[str]] = (),
     escapes: bool = False,
@@ -30,14 +31,14 @@ def setting(
 ) -> Any:
     """A dataclass field with a help text and its heading, and bounds (`min`, `max` inclusive; `above`, `below` not).
 
-    With `chosen`, a run's planner chooses it for the text and the machine if it is not given.
-    `choices` are what a shell completes, for a setting of texts; or a function that finds it, as typer calls it. With
-    `escapes`, a text of the command line may be a backslash and n, r or t, which stand for these characters.
-    `on_resume` says whether a resumed run may change it: freely, only if that is allowed, or never; by default its
-    heading decides (see `minigpt.runs.changes`).
+    A command's --help shows it if it is `common`, else only --help-all does. With `chosen`, a run's planner chooses it
+    for the text and the machine if it is not given. `choices` are what a shell completes, for a setting of texts; or a
+    function that finds it, as typer calls it. With `escapes`, a text of the command line may be a backslash and n, r or
+    t, which stand for these characters. `on_resume` says whether a resumed run may change it: freely, only if that is
+    allowed, or never; by default its heading decides (see `minigpt.runs.changes`).
     """
     bounds = {"min": min, "max": max, "above": above, "below": below}
-    shown = {"help": help, "group": group, "chosen": chosen, "choices": choices, "escapes": escapes}
+    shown = {"help": help, "group": group, "common": common, "chosen": chosen, "choices": choices, "escapes": escapes}
     return dataclasses.field(default=default, metadata={**shown, "bounds": bounds, "on_resume": on_resume})
 
 

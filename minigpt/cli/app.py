@@ -11,16 +11,17 @@ from collections import UserDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, TextIO, cast
+from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 from typer.core import TyperGroup
 
 from minigpt import __version__, edges
+from minigpt.cli.options import model_option
+from minigpt.cli.plain_help import PlainCommand, PlainHelp
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import ignore_interrupts, raise_on_interrupt, was_interrupted
 from minigpt.errors import ConfigError, MinigptError, reason_of
-from minigpt.tokenizer.display import one_line
 
 _SPINE = {  # the commands that need no edge: their functions by name
     "train": "minigpt.cli.train:train",
@@ -36,7 +37,6 @@ _ORDER = (
     "train", "generate", "play", "chat", "serve", "load-gpt2", "merge", "export", "corpus", "evaluate", "inspect",
     "report", "info", "list", "rm",
 )  # fmt: skip
-_MARKUP: Final = "markdown"
 _THREADS = "OMP_NUM_THREADS"  # environment variable of OpenMP; it may list a number for each level of parallel regions
 _UsageError: Any = typer.BadParameter.__base__  # the error for an unknown option, a missing argument, …
 _NO_MEMORY = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)  # of the dynamic linker
@@ -50,13 +50,28 @@ class _LazyCommands(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if isinstance(command := self.data[name], str):
-            single = typer.Typer(add_completion=False, rich_markup_mode=_MARKUP)
-            single.command(name)(edges.load(command))
-            self.data[name] = typer.main.get_command(single)
+            self.data[name] = _made(name, edges.load(command))
         return self.data[name]
 
 
-class _Commands(TyperGroup):
+def _made(name: str, function: Any) -> Any:
+    """The command of a function. If its first argument is a MODEL or RUN, --model gives that too."""
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, cls=PlainCommand)(function)
+    command: Any = typer.main.get_command(single)
+    if command.params and command.params[0].metavar in ("MODEL", "RUN"):
+        command.params.insert(1, _made("", _named_model).params[0])
+    return command
+
+
+def _named_model(
+    named_model: Annotated[
+        list[str] | None, model_option(help="the model, given as an option", metavar="<str>", expose_value=False)
+    ] = None,
+) -> None: ...
+
+
+class _Commands(PlainHelp, TyperGroup):
     """The command group, which turns errors into exit codes: 1 for an error the user can fix, 130 for Ctrl-C."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -72,7 +87,7 @@ class _Commands(TyperGroup):
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         for option in self.params:
             _default_to_false(option)
-        with _visible_usage_errors():
+        with _usage_errors_in_one_line():
             return super().make_context(*arguments, **options)
 
     def get_help_option(self, ctx: Any) -> Any:
@@ -83,14 +98,15 @@ class _Commands(TyperGroup):
             try:
                 raise_on_interrupt()
                 _check_thread_count()
-                with _visible_usage_errors():
+                with _usage_errors_in_one_line():
                     return super().invoke(ctx)
             finally:
                 ignore_interrupts()
         except KeyboardInterrupt as interrupt:
             raise _stopped() from interrupt
         except MinigptError as error:
-            note(f"minigpt: {error}")
+            command = self.commands.get(ctx.invoked_subcommand)
+            note(f"minigpt: {_as_typed(str(error), command.params) if command else error}")
             raise typer.Exit(1) from error
         except typer.Exit:
             raise
@@ -104,6 +120,18 @@ class _Commands(TyperGroup):
                 note("minigpt: there is too little memory; raise the limit of this process (ulimit -v), or free some")
                 raise typer.Exit(1) from error
             raise
+
+
+def _as_typed(message: str, parameters: list[Any]) -> str:
+    """The message with settings named as options: "top_p (2.0) must be …" becomes "--top-p (2.0) must be …".
+
+    A name that is also a word, such as seed, names a setting where its value follows.
+    """
+    spelled = [(each.name, option) for each in parameters for option in each.opts if option.startswith("--")]
+    options = dict(spelled) | {option[2:].replace("-", "_"): option for _, option in spelled}
+    word = r"(?:^|(?<=with )|(?<= and )|(?<=most )|(?<=least )|(?<=, ))\w+(?= \(|: )"
+    name = r"""(?<![\w./'"-])\w+_\w+(?![\w./'"])"""
+    return re.sub(f"{word}|{name}", lambda found: options.get(found[0], found[0]), message)
 
 
 def _commands() -> dict[str, str]:
@@ -129,13 +157,20 @@ def _default_to_false(option: Any) -> Any:
 
 
 @contextmanager
-def _visible_usage_errors() -> Iterator[None]:
-    """Makes control characters visible in the errors that typer prints: a glob may give names of files as options."""
+def _usage_errors_in_one_line() -> Iterator[None]:
+    """Prints what typer says of a wrong option or argument as one sentence, with the likely one if there is any."""
     try:
         yield
     except _UsageError as error:
-        error.message = one_line(error.message)
-        raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        said = error.format_message()
+        if likely := getattr(error, "possibilities", None):
+            said = f"{error.message.partition('. Did')[0].rstrip('.')}; did you mean {likely[0]!r}?"
+        said = said.replace(". Did", "; did").rstrip(".")
+        advice = "" if said[-1] == "?" or error.ctx is None else f"; see {error.ctx.command_path} --help"
+        note(f"minigpt: {said[0].lower()}{said[1:]}{advice}")
+        raise typer.Exit(2) from error
 
 
 def _null_device(mode: str) -> TextIO:
@@ -185,8 +220,12 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=_MARKUP,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    context_settings={
+        "help_option_names": ["-h", "--help", "--help-all"],
+        "max_content_width": 120,
+        "color": False if os.environ.get("TERM") == "dumb" else None,
+    },
 )
 
 

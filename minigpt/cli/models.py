@@ -30,6 +30,7 @@ AdapterOption = Annotated[
     str | None,
     run_option(
         "--adapter",
+        rich_help_panel=None,
         help="a LoRA adapter's name or folder, of minigpt or peft; it is added to --model [default: its base model]",
     ),
 ]

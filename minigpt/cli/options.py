@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
+from minigpt.cli.plain_help import Common
 from minigpt.cli.render.terminal import note
 from minigpt.settings import Settings, annotations_of, value_types
 from minigpt.shell import join
@@ -29,18 +30,17 @@ def complete_from(*choices: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
-run_option = functools.partial(typer.Option, autocompletion=complete_runs)
+common_option = functools.partial(typer.Option, rich_help_panel=Common("Options"))
+run_option = functools.partial(common_option, autocompletion=complete_runs)
+model_option = functools.partial(run_option, "--model", "-m")
 run_argument = functools.partial(typer.Argument, autocompletion=complete_runs)
-ModelArgument = Annotated[str, run_argument(help="a run's name, or a model's file or folder", metavar="MODEL")]
-NewestModelArgument = Annotated[
-    str | None,
-    run_argument(help="a run's name, or a model's file or folder [default: the newest model]", metavar="MODEL"),
-]
+MODEL_HELP = "a run's name, or a model's file or folder [default: the newest model]"
+ModelArgument = Annotated[str | None, run_argument(help=MODEL_HELP, metavar="MODEL")]
 CheckpointsOption = Annotated[
-    Path, typer.Option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="folder of the runs and models")
+    Path, common_option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="folder of the runs and models")
 ]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
+DeviceOption = Annotated[str, common_option("--device", help="auto, cpu, cuda, cuda:N or mps")]
+JsonOption = Annotated[bool, common_option("--json", help="print JSON instead of text")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,8 @@ def _option(settings: type[Settings], name: str) -> inspect.Parameter:
         min=field.metadata["bounds"]["min"] if issubclass(settings, CommandSettings) else None,
         show_default=False,
         autocompletion=choices if callable(choices) else complete_from(*choices) if choices else None,
-        rich_help_panel=field.metadata["group"],
+        metavar="<str>" if get_origin(kind) is tuple else None,
+        rich_help_panel=Common(field.metadata["group"]) if field.metadata["common"] else field.metadata["group"],
     )
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, option]

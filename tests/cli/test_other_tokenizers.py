@@ -176,7 +176,7 @@ def test_a_model_without_a_tokenizer_takes_ids(here: Path, run: Run) -> None:
         assert "its id 7 ends a text, so a text must not contain 7; write <|endoftext|> between" in ended.stderr
     unknown = run("load-gpt2", "--from", "hub", "--tokenizer", "gpt2")
     assert unknown.exit_code == 1
-    assert "tokenizer ('gpt2') must be none" in unknown.stderr
+    assert "--tokenizer ('gpt2') must be none" in unknown.stderr
 
 
 def test_several_ids_end_the_texts_of_a_model_without_a_tokenizer(here: Path, run: Run) -> None:

@@ -388,4 +388,4 @@ def test_devices_with_torchrun_are_refused_once(launch: Callable[..., Launched],
         ["train", "fox.txt", *tiny, "--devices", "3"], "torch.distributed.run", "--nproc-per-node", "2", "-m"
     )
     assert command.end() == 1
-    assert command.stderr().count("minigpt: devices (3) must be 2, the number of processes that torchrun") == 1
+    assert command.stderr().count("minigpt: --devices (3) must be 2, the number of processes that torchrun") == 1

@@ -124,7 +124,7 @@ def test_the_micro_batch_size_is_not_free_if_only_the_adapter_has_dropout(base: 
     more = ["train", "--resume", "--steps", "7", "--micro-batch-size", "2", "--name"]
     refused = run(*more, "letters")
     assert refused.exit_code == 1
-    assert "micro_batch_size (2) cannot change on --resume without --allow-change" in refused.stderr
+    assert "--micro-batch-size (2) cannot change on --resume without --allow-change" in refused.stderr
     assert run(*more, "letters", "--allow-change").exit_code == 0
     assert [change.option for change in RunFolder.open(LETTERS).record.changes] == ["micro_batch_size"]
     assert run(*more, "without").exit_code == 0
@@ -257,7 +257,7 @@ def test_an_adapter_of_a_model_with_another_scale_of_the_attention_names_its_imp
     config = json.loads((FOX / "config.json").read_text())
     (FOX / "config.json").write_text(json.dumps(config | {"scale_attn_weights": False}))
     refused = run("train", *LORA)
-    assert "from (fox) scales its attention differently from GPT-2, and peft would apply" in refused.stderr
+    assert "--from (fox) scales its attention differently from GPT-2, and peft would apply" in refused.stderr
     assert not LETTERS.exists()
     assert run("load-gpt2", str(FOX), "--name", "copy").exit_code == 0
     mark_as_downloaded(copy := FOX.with_name("copy"), "someone/gpt")
