@@ -85,13 +85,8 @@ class _Commands(PlainHelp, TyperGroup):
         return super().resolve_command(ctx, args)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        for option in self.params:
-            _default_to_false(option)
         with _usage_errors_in_one_line():
             return super().make_context(*arguments, **options)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        return _default_to_false(super().get_help_option(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -127,7 +122,8 @@ def _as_typed(message: str, parameters: list[Any]) -> str:
 
     A name that is also a word, such as seed, names a setting where its value follows.
     """
-    spelled = [(each.name, option) for each in parameters for option in each.opts if option.startswith("--")]
+    typed = (each for each in parameters if each.expose_value)
+    spelled = [(each.name, option) for each in typed for option in each.opts if option.startswith("--")]
     options = dict(spelled) | {option[2:].replace("-", "_"): option for _, option in spelled}
     word = r"(?:^|(?<=with )|(?<= and )|(?<=most )|(?<=least )|(?<=, ))\w+(?= \(|: )"
     name = r"""(?<![\w./'"-])\w+_\w+(?![\w./'"])"""
@@ -137,23 +133,12 @@ def _as_typed(message: str, parameters: list[Any]) -> str:
 def _commands() -> dict[str, str]:
     """The functions of all commands by name, in the order of --help."""
     found = edges.commands() | _SPINE
-    return {name: found[name] for name in sorted(found, key=lambda name: (*_place(name), name))}
-
-
-def _place(name: str) -> tuple[bool, int]:
-    return (False, _ORDER.index(name)) if name in _ORDER else (True, 0)
+    return {name: found[name] for name in (*_ORDER, *sorted(found.keys() - set(_ORDER))) if name in found}
 
 
 def _stopped() -> typer.Exit:
     note("minigpt: stopped")
     return typer.Exit(130)
-
-
-def _default_to_false(option: Any) -> Any:
-    """Gives a flag whose default is None the default False: to read None, typer imports pydantic, which takes 0.1 s."""
-    if getattr(option, "is_flag", False) and option.default is None:
-        option.default = False
-    return option
 
 
 @contextmanager

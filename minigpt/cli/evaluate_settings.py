@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from minigpt.cli.options import CommandSettings
 from minigpt.cli.render.terminal import note
 from minigpt.config import ReadingConfig
-from minigpt.settings import setting
+from minigpt.settings import Settings, setting
 from minigpt.units import count
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ Measurement = Callable[["Checkpoint", "Windows", dict[str, Any]], Iterator["Resu
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateSettings(CommandSettings):
+class EvaluateSettings(Settings):
     """The settings of `evaluate`.
 
     An edge adds a group to the seam `evaluate_settings`: a subclass with its settings. It overrides the methods below

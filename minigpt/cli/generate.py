@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.generate_settings import GenerateSettings
-from minigpt.cli.models import AdapterOption, DtypeOption, open_engine, open_model, out_of_memory_as
-from minigpt.cli.options import (
-    MODEL_HELP,
-    CheckpointsOption,
-    DeviceOption,
-    JsonOption,
-    common_option,
-    model_option,
-    names_of,
-    settings_options,
-)
+from minigpt.cli.models import AdapterOption, DtypeOption, ModelOption, open_engine, open_model, out_of_memory_as
+from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, common_option, names_of, settings_options
 from minigpt.cli.prompts import READING, note_unread_text, read_prompts, refuse_reading
 from minigpt.cli.render.continuations import Continuation, JsonOutput, Output, PlainOutput, collect
 from minigpt.cli.render.terminal import note, write
@@ -46,7 +37,7 @@ def generate(
     prompt: Annotated[
         str | None, typer.Argument(help="the text to continue; without one, a new document begins", metavar="PROMPT")
     ] = None,
-    model: Annotated[str | None, model_option(help=MODEL_HELP)] = None,
+    model: ModelOption = None,
     adapter: AdapterOption = None,
     prompt_file: Annotated[
         Path | None, common_option(help="read prompts from this file, or - for standard input")

@@ -5,7 +5,6 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
@@ -41,11 +40,6 @@ CheckpointsOption = Annotated[
 ]
 DeviceOption = Annotated[str, common_option("--device", help="auto, cpu, cuda, cuda:N or mps")]
 JsonOption = Annotated[bool, common_option("--json", help="print JSON instead of text")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommandSettings(Settings):
-    """Options of one command; a number that is too small is a usage error."""
 
 
 def settings_options(
@@ -114,7 +108,6 @@ def _option(settings: type[Settings], name: str) -> inspect.Parameter:
     option = typer.Option(
         f"--{flag}/--no-{flag}" if has_off else f"--{flag}",
         help=field.metadata["help"] + shown,
-        min=field.metadata["bounds"]["min"] if issubclass(settings, CommandSettings) else None,
         show_default=False,
         autocompletion=choices if callable(choices) else complete_from(*choices) if choices else None,
         metavar="<str>" if get_origin(kind) is tuple else None,

@@ -19,40 +19,40 @@ class Common(str):
 class PlainHelp:
     """A mixin of commands, and of groups of commands."""
 
-    params: list[Any]
-    shows_all = False
-
     def parse_args(self: Any, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the arguments, after the models that are named by the option `named_model`."""
+        """Parses the arguments, of which the models that the option `named_model` names are the first."""
         self.shows_all = "--help-all" in args
+        for flag in (each for each in self.get_params(ctx) if not each.expose_value and each.is_flag):
+            flag.default = False  # to read None, typer imports pydantic, which takes 0.1 s
         options, *_ = self.make_parser(ctx).parse_args(args=list(args))
         parsed: list[str] = super().parse_args(ctx, [*(options.get("named_model") or []), *args])  # type: ignore[misc]
         return parsed
 
-    def format_help_text(self: Any, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+    def format_help_text(self: Any, _: Any, formatter: Any) -> None:
         """Writes the docstring without its marks of Markdown, and its examples as they are typed."""
-        examples = re.sub(r"(?m)^- (.*)$", r"  \1", self.help.replace("\n\n- ", "\n\n\b\n- "))
+        text = (self.help or "").replace("`", "").replace("\n\n- ", "\n\n\b\n- ")
         formatter.write_paragraph()
-        formatter.write_text(examples.replace("`", ""))
+        formatter.write_text(re.sub(r"(?m)^- ", "  ", text))
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self: Any, ctx: Any, formatter: Any) -> None:
         """Writes arguments, options and commands below their headings, and how to see the other options."""
         options = [each for each in self.params if each.param_type_name == "option"]
         common = [each for each in options if isinstance(each.rich_help_panel, Common)]
-        hidden = set(options) - set(common) if common and len(options) > _FEW and not self.shows_all else set()
+        hidden = set(options).difference(common) if common and len(options) > _FEW and not self.shows_all else set()
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for each in self.params:
             if each not in hidden:
-                heading = each.rich_help_panel or ("Options" if each in options else "Arguments")
+                heading = each.rich_help_panel or f"{each.param_type_name.title()}s"
                 groups.setdefault(heading, []).append(record(each, ctx))
         groups["Options"].append(("-h, --help", "show this help"))
         for name, command in getattr(self, "commands", {}).items():
-            groups.setdefault("Commands", []).append((name, " ".join(command.help.partition("\n\n")[0].split())))
+            purpose = (command.help or "").partition("\n\n")[0]
+            groups.setdefault("Commands", []).append((name, " ".join(purpose.split())))
         for heading, records in groups.items():
             width = 10 if heading == "Commands" else _WIDTH
-            rows = [(typer.style(name, bold=True) + " " * (width - len(name)), text) for name, text in records]
-            if rows:
+            if records:
                 with formatter.section(typer.style(heading, bold=True)):
+                    rows = [(typer.style(f"{name:{width}}", bold=True), text) for name, text in records]
                     formatter.write_dl(rows, width)
         if hidden:
             formatter.write_paragraph()

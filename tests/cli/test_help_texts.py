@@ -23,7 +23,7 @@ def lines_of(*arguments: str, columns: int = 80) -> list[str]:
 
 
 def options_in(lines: list[str]) -> set[str]:
-    """The options that a help text lists: at the start of a line, which may go on with other spellings and a type."""
+    """The options that a help text lists: at the start of a line, before their type."""
     names = [re.match(r"  -[\w-]+(?:(?:,| /) -[\w-]+)*", line) for line in lines]
     return {name for found in names if found for name in re.findall(r"-[\w-]+", found[0])}
 

@@ -1,4 +1,4 @@
-"""What is typed wrongly is named as it is typed: options in errors, and the likely command or option."""
+"""Errors name options as they are typed, and a wrong command or option gets the likely one."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,22 +7,23 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from minigpt.cli import evaluate, generate
 from minigpt.cli.app import app
+from minigpt.cli.models import ENGINE_SETTINGS
 from minigpt.config import GPTConfig, ReadingConfig, SamplingConfig, TrainConfig
 from minigpt.errors import ConfigError
-from minigpt.server.serve_config import ServeConfig
 from minigpt.settings import Settings
 
 ROOT: Any = typer.main.get_command(app)
 SETTINGS: dict[str, list[type[Settings]]] = {
     "train": [GPTConfig, TrainConfig, ReadingConfig],
-    "generate": [SamplingConfig],
-    "play": [SamplingConfig],
-    "chat": [SamplingConfig],
-    "serve": [ServeConfig],
+    "generate": [SamplingConfig, generate._SETTINGS],
+    "play": [SamplingConfig, ENGINE_SETTINGS],
+    "chat": [SamplingConfig, ENGINE_SETTINGS],
+    "evaluate": [evaluate._SETTINGS],
     "corpus": [ReadingConfig],
 }
-ARGUMENTS = {"train": ["text.txt"], "corpus": ["text.txt"]}
+ARGUMENTS = {"train": ["text.txt"], "corpus": ["text.txt"], "evaluate": ["model", "text.txt"]}
 NAMED = sorted(
     name
     for name, command in ROOT.commands.items()
