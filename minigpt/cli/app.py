@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from minigpt import __version__, edges
-from minigpt.cli.options import model_option
+from minigpt.cli.options import NamedModels
 from minigpt.cli.plain_help import PlainCommand, PlainHelp
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import ignore_interrupts, raise_on_interrupt, was_interrupted
@@ -64,11 +64,7 @@ def _made(name: str, function: Any) -> Any:
     return command
 
 
-def _named_model(
-    named_model: Annotated[
-        list[str] | None, model_option(help="the model, given as an option", metavar="<str>", expose_value=False)
-    ] = None,
-) -> None: ...
+def _named_model(named_model: NamedModels = None) -> None: ...
 
 
 class _Commands(PlainHelp, TyperGroup):
@@ -86,7 +82,8 @@ class _Commands(PlainHelp, TyperGroup):
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         with _usage_errors_in_one_line():
-            return super().make_context(*arguments, **options)
+            color = False if os.environ.get("TERM") == "dumb" else None
+            return super().make_context(*arguments, color=color, **options)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -206,11 +203,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={
-        "help_option_names": ["-h", "--help", "--help-all"],
-        "max_content_width": 120,
-        "color": False if os.environ.get("TERM") == "dumb" else None,
-    },
+    context_settings={"help_option_names": ["-h", "--help", "--help-all"], "max_content_width": 120},
 )
 
 

@@ -35,6 +35,7 @@ model_option = functools.partial(run_option, "--model", "-m")
 run_argument = functools.partial(typer.Argument, autocompletion=complete_runs)
 MODEL_HELP = "a run's name, or a model's file or folder [default: the newest model]"
 ModelArgument = Annotated[str | None, run_argument(help=MODEL_HELP, metavar="MODEL")]
+NamedModels = Annotated[list[str] | None, model_option(help="the model, given as an option", expose_value=False)]
 CheckpointsOption = Annotated[
     Path, common_option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="folder of the runs and models")
 ]
@@ -110,7 +111,6 @@ def _option(settings: type[Settings], name: str) -> inspect.Parameter:
         help=field.metadata["help"] + shown,
         show_default=False,
         autocompletion=choices if callable(choices) else complete_from(*choices) if choices else None,
-        metavar="<str>" if get_origin(kind) is tuple else None,
         rich_help_panel=Common(field.metadata["group"]) if field.metadata["common"] else field.metadata["group"],
     )
     return inspect.Parameter(

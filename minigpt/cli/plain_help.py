@@ -67,4 +67,4 @@ def record(parameter: Any, context: Any) -> tuple[str, str]:
     name, text = parameter.get_help_record(context)
     if parameter.param_type_name == "argument":
         name = name.partition(" ")[0].strip("[]") + "..." * (parameter.nargs == -1)
-    return name.replace(" range>", ">"), text.replace("\\[", "[")
+    return name.replace(" range>", ">").replace("<list[str]>", "<str>"), text.replace("\\[", "[")

@@ -87,6 +87,8 @@ def test_examples_stand_as_they_are_typed() -> None:
     assert not [line for line in lines if "`" in line]
 
 
-def test_a_terminal_sees_headings_in_bold_and_a_pipe_does_not() -> None:
-    assert "\x1b[1mOptions\x1b[0m:" in CliRunner().invoke(app, ["list", "--help"], color=True).stdout
+def test_headings_are_bold_in_a_terminal_that_can_show_it() -> None:
+    in_terminal, dumb = ({"color": True, "env": {"TERM": term}} for term in ("xterm", "dumb"))
+    assert "\x1b[1mOptions\x1b[0m:" in CliRunner().invoke(app, ["list", "--help"], **in_terminal).stdout
+    assert "\x1b" not in CliRunner().invoke(app, ["list", "--help"], **dumb).stdout
     assert "\x1b" not in CliRunner().invoke(app, ["list", "--help"]).stdout
