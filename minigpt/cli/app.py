@@ -72,7 +72,9 @@ class _Commands(PlainHelp, TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = cast(Any, _LazyCommands(_commands()))
+        found = edges.commands() | _SPINE
+        in_order = [name for name in (*_ORDER, *sorted(found.keys() - set(_ORDER))) if name in found]
+        self.commands = cast(Any, _LazyCommands({name: found[name] for name in in_order}))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         for edge in edges.EDGES:
@@ -127,12 +129,6 @@ def _as_typed(message: str, parameters: list[Any]) -> str:
     return re.sub(f"{word}|{name}", lambda found: options.get(found[0], found[0]), message)
 
 
-def _commands() -> dict[str, str]:
-    """The functions of all commands by name, in the order of --help."""
-    found = edges.commands() | _SPINE
-    return {name: found[name] for name in (*_ORDER, *sorted(found.keys() - set(_ORDER))) if name in found}
-
-
 def _stopped() -> typer.Exit:
     note("minigpt: stopped")
     return typer.Exit(130)
@@ -149,7 +145,7 @@ def _usage_errors_in_one_line() -> Iterator[None]:
         said = error.format_message()
         if likely := getattr(error, "possibilities", None):
             said = f"{error.message.partition('. Did')[0].rstrip('.')}; did you mean {likely[0]!r}?"
-        said = said.replace(". Did", "; did").rstrip(".")
+        said = said.replace(". Did", "; did").replace("Value error, ", "").rstrip(".")
         advice = "" if said[-1] == "?" or error.ctx is None else f"; see {error.ctx.command_path} --help"
         note(f"minigpt: {said[0].lower()}{said[1:]}{advice}")
         raise typer.Exit(2) from error

@@ -49,7 +49,7 @@ class PlainHelp:
             purpose = (command.help or "").partition("\n\n")[0]
             groups.setdefault("Commands", []).append((name, " ".join(purpose.split())))
         for heading, records in groups.items():
-            width = 10 if heading == "Commands" else _WIDTH
+            width = 9 if heading == "Commands" else _WIDTH
             if records:
                 with formatter.section(typer.style(heading, bold=True)):
                     rows = [(typer.style(f"{name:{width}}", bold=True), text) for name, text in records]
