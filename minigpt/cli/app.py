@@ -151,10 +151,6 @@ def _usage_errors_in_one_line() -> Iterator[None]:
         raise typer.Exit(2) from error
 
 
-def _null_device(mode: str) -> TextIO:
-    return cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
-
-
 def _lacks_memory(error: BaseException | None) -> bool:
     """Whether an error, or one that it followed, is for lack of memory, also of memory to load a package."""
     while error is not None:
@@ -166,9 +162,8 @@ def _lacks_memory(error: BaseException | None) -> bool:
 
 def _is_closed_pipe(error: Exception) -> bool:
     """Whether the reader of standard output has closed the pipe, as `| head` does."""
-    if isinstance(error, BrokenPipeError):
-        return True
-    return isinstance(error, OSError) and error.filename is None and error.errno in _CLOSED_PIPE
+    is_plain = isinstance(error, OSError) and error.filename is None and error.errno in _CLOSED_PIPE
+    return is_plain or isinstance(error, BrokenPipeError)
 
 
 def _discard_stdout() -> None:
@@ -231,7 +226,7 @@ def _check_thread_count() -> None:
 def main() -> NoReturn:
     gc.set_threshold(100_000)  # with the default of 700, the collector slows down importing torch
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
-        stream = getattr(sys, name) or _null_device(mode)  # None if it is closed
+        stream = getattr(sys, name) or Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  (None if it is closed)
         setattr(sys, name, stream)
         if isinstance(stream, io.TextIOWrapper):  # Windows consoles and old locales have other encodings
             # What is typed is checked where it is read.

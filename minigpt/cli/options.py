@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated, Any, get_origin
 
 import typer
 
@@ -55,15 +55,14 @@ def settings_options(
     escaped = {name for kind, group in groups for name in group if kind.__dataclass_fields__[name].metadata["escapes"]}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command)
-        hints = get_type_hints(command, include_extras=True)
+        own = inspect.signature(command, eval_str=True)
         parameters: list[inspect.Parameter] = []
         for name, parameter in own.parameters.items():
             if name in groups_in_place:
                 kind = groups_in_place[name]
                 parameters.extend(_option(kind, each) for each in names_of(kind))
             elif name != "given":
-                parameters.append(parameter.replace(annotation=hints[name]))
+                parameters.append(parameter)
         for kind, group in groups:
             parameters.extend(_option(kind, name) for name in group)
 
@@ -87,19 +86,15 @@ def settings_options(
 
 def _typed(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Takes the options with these names out of the values; those that were typed."""
-    typed = {name: values.pop(name) for name in names}
-    typed = {name: value for name, value in typed.items() if value is not None and value != []}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in typed.items()}
+    typed = ((name, value) for name in names if (value := values.pop(name)) not in (None, []))
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in typed}
 
 
 def _option(settings: type[Settings], name: str) -> inspect.Parameter:
     """The option of one field: `n_layer: int` becomes `--n-layer INTEGER`; None if it is not typed."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
     (kind,) = value_types(annotations_of(settings)[name])
-    if get_origin(kind) is tuple:
-        annotation: Any = list[str] | None
-    else:
-        annotation = kind | None
+    annotation: Any = (list[str] if get_origin(kind) is tuple else kind) | None
     default = "chosen" if field.metadata["chosen"] else field.default
     named = "on" if default is True else default
     shown = "" if default is False or default in (None, (), "") else f" [default: {named}]"

@@ -104,7 +104,7 @@ def test_all_refused_changes_are_named_with_the_values_of_the_run(run: Any, fox:
     flags = ["--batch-size", "3", "--learning-rate", "0.0005", "--n-layer", "1", "--weight-decay", "0.1"]
     result = run("train", "fox.txt", "--resume", "--steps", "9", *flags)
     expected = (
-        "minigpt: batch_size (3) and learning_rate (0.0005) cannot change on --resume without --allow-change: "
+        "minigpt: --batch-size (3) and --learning-rate (0.0005) cannot change on --resume without --allow-change: "
         "checkpoints/fox has 4 and 0.001\n"
     )
     assert result.stderr == expected

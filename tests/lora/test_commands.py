@@ -179,7 +179,7 @@ def test_an_adapter_is_added_to_a_model_by_name(letters: None, run: Run) -> None
     assert run("generate", *options, "--adapter", "letters").stdout == by_run.stdout
     assert run("generate", *options, "--adapter", str(LETTERS), "--model", "fox").stdout == by_run.stdout
     refused = run("generate", *options, "--adapter", "fox")
-    assert refused.stderr == "minigpt: adapter (fox) is a whole model, not an adapter; give it as --model\n"
+    assert refused.stderr == "minigpt: --adapter (fox) is a whole model, not an adapter; give it as --model\n"
 
 
 def test_merging_gives_a_whole_model_that_continues_in_the_same_way(letters: None, run: Run) -> None:
@@ -203,7 +203,7 @@ def test_a_merged_adapter_can_be_adapted_again_and_an_unmerged_one_not(
     letters: None, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = run("train", *[option if option != "fox" else "letters" for option in LORA], "--name", "second")
-    message = "minigpt: from (letters) is an adapter itself; merge it first: minigpt merge letters\n"
+    message = "minigpt: --from (letters) is an adapter itself; merge it first: minigpt merge letters\n"
     assert refused.stderr.endswith(message)
     with monkeypatch.context() as context:  # also if all weights were to be trained, and do not fit
         context.setattr("minigpt.device.free_memory", lambda _: 120_000)
