@@ -227,8 +227,8 @@ def test_devices_are_refused_if_a_launcher_has_started_one_process(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert run("train", "fox.txt", "--devices", "2").stderr == (
-        "minigpt: --devices (2) must be 1, the number of processes that torchrun or srun started on this machine, or be "
-        "omitted\n"
+        "minigpt: --devices (2) must be 1, the number of processes that torchrun or srun started on this machine, or "
+        "be omitted\n"
     )
     assert not (here / "checkpoints").exists()
 
