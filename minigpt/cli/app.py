@@ -124,7 +124,7 @@ def _as_typed(message: str, parameters: list[Any]) -> str:
     typed = (each for each in parameters if each.expose_value)
     spelled = [(each.name, option) for each in typed for option in each.opts if option.startswith("--")]
     options = dict(spelled) | {option[2:].replace("-", "_"): option for _, option in spelled}
-    word = r"(?:^|(?<=with )|(?<= and )|(?<=most )|(?<=least )|(?<=, ))\w+(?= \(|: )"
+    word = r"(?:^|(?<=with )|(?<= and )|(?<=most )|(?<=least )|(?<=, ))\w+(?= \(|: | is not UTF-8)"
     name = r"""(?<![\w./'"-])\w+_\w+(?![\w./'"])"""
     return re.sub(f"{word}|{name}", lambda found: options.get(found[0], found[0]), message)
 
