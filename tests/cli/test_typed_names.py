@@ -1,5 +1,6 @@
 """Errors name options as they are typed, and a wrong command or option gets the likely one."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -103,7 +104,9 @@ def test_python_keeps_the_names_of_python() -> None:
     ],
 )
 def test_what_typer_finds_wrong_is_one_sentence(typed: str, said: str) -> None:
-    assert run(*typed.split(" ")) == (2, f"minigpt: {said}\n")
+    code, error = run(*typed.split())
+    punctuation = re.compile(r"[':]|\(s\)")  # which other versions of typer set differently
+    assert (code, punctuation.sub("", error)) == (2, punctuation.sub("", f"minigpt: {said}\n"))
 
 
 @pytest.mark.parametrize("typed", [["info", "a", "\x1b[31m"], ["\x1b[31m"], ["train", "--\x1b[31m"]])
