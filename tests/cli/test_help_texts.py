@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from minigpt.cli.app import app
 
-MOST_LINES, MOST_OPTIONS = 60, 17  # of --help
+MOST_LINES, MOST_OPTIONS = 64, 18  # of --help
 ROOT: Any = typer.main.get_command(app)
 COMMANDS = {"": ROOT, **ROOT.commands}
 LONG = ["train", "generate", "play", "chat", "serve", "evaluate"]
