@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from minigpt.cli.app import app
+from minigpt.cli.plain_help import record
 
 Row = tuple[str, str]  # an argument or option with the type of its value, and its help text
 
@@ -56,10 +57,8 @@ def _rows(name: str, command: Any) -> Iterator[Row]:
     context = typer.Context(command, info_name=f"minigpt {name}")
     shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
     for parameter in sorted(shown, key=lambda parameter: parameter.param_type_name):  # arguments first
-        names, text = parameter.get_help_record(context)  # such as "--steps <int>"
-        name, _, kind = names.partition(" <")
-        value = f"=<{kind}" if kind and name.startswith("-") else ""
-        yield name + value.replace("list[str]", "str").replace(" range", ""), " ".join(text.split())
+        name, text = record(parameter, context)
+        yield name.replace(" <", "=<"), " ".join(text.split())
 
 
 def _list(rows: Iterable[Row]) -> list[str]:

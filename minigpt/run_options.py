@@ -40,7 +40,7 @@ class RunOptions:
         given = {name: plain_number(value) for name, value in options.items() if value is not None}
         for name in given.keys() - OPTION_NAMES:
             close = difflib.get_close_matches(name, OPTION_NAMES, n=1, cutoff=0.7)
-            hint = f"did you mean {close[0]!r}?" if close else "see minigpt train --help for the settings"
+            hint = f"did you mean {close[0]!r}?" if close else "see minigpt train --help-all for the settings"
             raise ConfigError(f"unknown setting {name!r}; {hint}")
         if isinstance(given.get("from"), os.PathLike):
             given["from"] = os.fspath(given["from"])

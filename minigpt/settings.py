@@ -7,11 +7,13 @@ import numbers
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import ge, gt, le, lt
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from minigpt.errors import ConfigError, quoted
 
 LARGEST_INTEGER = 2**63 - 1  # of torch and numpy
+_BOUNDS = (("min", "at least", ge), ("max", "at most", le), ("above", "above", gt), ("below", "below", lt))
 
 
 def setting(
@@ -23,6 +25,7 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     group: str = "Options",
+    common: bool = False,
     chosen: bool = False,
     choices: Sequence[str] | Callable[..., list[str]] = (),
     escapes: bool = False,
@@ -30,14 +33,14 @@ def setting(
 ) -> Any:
     """A dataclass field with a help text and its heading, and bounds (`min`, `max` inclusive; `above`, `below` not).
 
-    With `chosen`, a run's planner chooses it for the text and the machine if it is not given.
-    `choices` are what a shell completes, for a setting of texts; or a function that finds it, as typer calls it. With
-    `escapes`, a text of the command line may be a backslash and n, r or t, which stand for these characters.
-    `on_resume` says whether a resumed run may change it: freely, only if that is allowed, or never; by default its
-    heading decides (see `minigpt.runs.changes`).
+    A command's --help shows it if it is `common`, else only --help-all does. With `chosen`, a run's planner chooses it
+    for the text and the machine if it is not given. `choices` are what a shell completes, for a setting of texts; or a
+    function that finds it, as typer calls it. With `escapes`, a text of the command line may be a backslash and n, r or
+    t, which stand for these characters. `on_resume` says whether a resumed run may change it: freely, only if that is
+    allowed, or never; by default its heading decides (see `minigpt.runs.changes`).
     """
     bounds = {"min": min, "max": max, "above": above, "below": below}
-    shown = {"help": help, "group": group, "chosen": chosen, "choices": choices, "escapes": escapes}
+    shown = {"help": help, "group": group, "common": common, "chosen": chosen, "choices": choices, "escapes": escapes}
     return dataclasses.field(default=default, metadata={**shown, "bounds": bounds, "on_resume": on_resume})
 
 
@@ -135,17 +138,11 @@ class Settings:
             shown = value if digits < 40 else f"a number of about {digits} digits"
             bound = f"at most {LARGEST_INTEGER}" if value > 0 else f"at least {-LARGEST_INTEGER}"
             raise ConfigError(f"{name} ({shown}) must be {bound}")
-        low, high, above, below = (bounds[key] for key in ("min", "max", "above", "below"))
         if not math.isfinite(value):
             raise ConfigError(f"{name} ({value}) must be a finite number")
-        if low is not None and value < low:
-            raise ConfigError(f"{name} ({value}) must be at least {low}")
-        if high is not None and value > high:
-            raise ConfigError(f"{name} ({value}) must be at most {high}")
-        if above is not None and value <= above:
-            raise ConfigError(f"{name} ({value}) must be above {above}")
-        if below is not None and value >= below:
-            raise ConfigError(f"{name} ({value}) must be below {below}")
+        for key, must, holds in _BOUNDS:
+            if (limit := bounds[key]) is not None and not holds(value, limit):
+                raise ConfigError(f"{name} ({value}) must be {must} {limit}")
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some settings changed; it is checked again."""

@@ -108,7 +108,7 @@ def test_replace_changes_the_given_settings_and_checks_them() -> None:
     assert small.n_embd == 768
     with pytest.raises(ConfigError, match=r"n_embd \(96\) must be divisible by n_head \(7\)"):
         wide.replace(n_head=7)
-    with pytest.raises(ConfigError, match="steps cannot be combined with minutes"):
+    with pytest.raises(ConfigError, match=r"steps \(3\) and minutes \(1\) cannot be combined"):
         TrainConfig(steps=3).replace(minutes=1)
 
 

@@ -61,7 +61,8 @@ def run(installed: Path, tmp_path: Path) -> Run:
 
 def test_a_training_trick(run: Run, tmp_path: Path) -> None:
     """Lion's updates are signs: with one step and no decay, every weight moves by the learning rate or not at all."""
-    assert "--lion" in run("train", "--help")
+    assert "--lion" in run("train", "--help-all")
+    assert "--lion" not in run("train", "--help")
     train = ("train", "text.txt", "--steps", "1", "--seed", "1", "--warmup-steps", "0", *SMALL)
     run(*train, "--lion", "--weight-decay", "0", "--learning-rate", "0.01", "--name", "lion")
     trained = minigpt.load_checkpoint(tmp_path / "checkpoints" / "lion")

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 class BenchmarkSettings(EvaluateSettings):
     """Settings of published benchmarks."""
 
-    data: Path | None = setting(None, "read the benchmark from this file or folder instead of the hub")  # noqa: RUF009
+    data: Path | None = setting(  # noqa: RUF009
+        None, "read the benchmark from this file or folder instead of the hub", common=True
+    )
     detokenize: bool = setting(False, "undo the tokenization of the published wikitext, ptb and cbt")
 
     texts_help = f"{EvaluateSettings.texts_help}; or benchmarks: lambada, hellaswag, wikitext2, wikitext103, ptb, cbt"

@@ -11,16 +11,17 @@ from collections import UserDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, TextIO, cast
+from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 from typer.core import TyperGroup
 
 from minigpt import __version__, edges
+from minigpt.cli.options import NamedModels
+from minigpt.cli.plain_help import PlainCommand, PlainHelp
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import ignore_interrupts, raise_on_interrupt, was_interrupted
 from minigpt.errors import ConfigError, MinigptError, reason_of
-from minigpt.tokenizer.display import one_line
 
 _SPINE = {  # the commands that need no edge: their functions by name
     "train": "minigpt.cli.train:train",
@@ -36,7 +37,6 @@ _ORDER = (
     "train", "generate", "play", "chat", "serve", "load-gpt2", "merge", "export", "corpus", "evaluate", "inspect",
     "report", "info", "list", "rm",
 )  # fmt: skip
-_MARKUP: Final = "markdown"
 _THREADS = "OMP_NUM_THREADS"  # environment variable of OpenMP; it may list a number for each level of parallel regions
 _UsageError: Any = typer.BadParameter.__base__  # the error for an unknown option, a missing argument, …
 _NO_MEMORY = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)  # of the dynamic linker
@@ -50,18 +50,31 @@ class _LazyCommands(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if isinstance(command := self.data[name], str):
-            single = typer.Typer(add_completion=False, rich_markup_mode=_MARKUP)
-            single.command(name)(edges.load(command))
-            self.data[name] = typer.main.get_command(single)
+            self.data[name] = _made(name, edges.load(command))
         return self.data[name]
 
 
-class _Commands(TyperGroup):
+def _made(name: str, function: Any) -> Any:
+    """The command of a function. If its first argument is a MODEL or RUN, --model gives that too."""
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, cls=PlainCommand)(function)
+    command: Any = typer.main.get_command(single)
+    if command.params and command.params[0].metavar in ("MODEL", "RUN"):
+        command.params.insert(1, _made("", _named_model).params[0])
+    return command
+
+
+def _named_model(named_model: NamedModels = None) -> None: ...
+
+
+class _Commands(PlainHelp, TyperGroup):
     """The command group, which turns errors into exit codes: 1 for an error the user can fix, 130 for Ctrl-C."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = cast(Any, _LazyCommands(_commands()))
+        found = edges.commands() | _SPINE
+        in_order = [name for name in (*_ORDER, *sorted(found.keys() - set(_ORDER))) if name in found]
+        self.commands = cast(Any, _LazyCommands({name: found[name] for name in in_order}))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         for edge in edges.EDGES:
@@ -70,27 +83,24 @@ class _Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        for option in self.params:
-            _default_to_false(option)
-        with _visible_usage_errors():
-            return super().make_context(*arguments, **options)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        return _default_to_false(super().get_help_option(ctx))
+        with _usage_errors_in_one_line():
+            color = False if os.environ.get("TERM") == "dumb" else None
+            return super().make_context(*arguments, color=color, **options)
 
     def invoke(self, ctx: Any) -> Any:
         try:
             try:
                 raise_on_interrupt()
                 _check_thread_count()
-                with _visible_usage_errors():
+                with _usage_errors_in_one_line():
                     return super().invoke(ctx)
             finally:
                 ignore_interrupts()
         except KeyboardInterrupt as interrupt:
             raise _stopped() from interrupt
         except MinigptError as error:
-            note(f"minigpt: {error}")
+            command = self.commands.get(ctx.invoked_subcommand)
+            note(f"minigpt: {_as_typed(str(error), command.params) if command else error}")
             raise typer.Exit(1) from error
         except typer.Exit:
             raise
@@ -106,14 +116,17 @@ class _Commands(TyperGroup):
             raise
 
 
-def _commands() -> dict[str, str]:
-    """The functions of all commands by name, in the order of --help."""
-    found = edges.commands() | _SPINE
-    return {name: found[name] for name in sorted(found, key=lambda name: (*_place(name), name))}
+def _as_typed(message: str, parameters: list[Any]) -> str:
+    """The message with settings named as options: "top_p (2.0) must be …" becomes "--top-p (2.0) must be …".
 
-
-def _place(name: str) -> tuple[bool, int]:
-    return (False, _ORDER.index(name)) if name in _ORDER else (True, 0)
+    A name that is also a word, such as seed, names a setting where its value follows.
+    """
+    typed = (each for each in parameters if each.expose_value)
+    spelled = [(each.name, option) for each in typed for option in each.opts if option.startswith("--")]
+    options = dict(spelled) | {option[2:].replace("-", "_"): option for _, option in spelled}
+    word = r"(?:^|(?<=with )|(?<= and )|(?<=most )|(?<=least )|(?<=, ))\w+(?= \(|: | is not UTF-8)"
+    name = r"""(?<![\w./'"-])\w+_\w+(?![\w./'"])"""
+    return re.sub(f"{word}|{name}", lambda found: options.get(found[0], found[0]), message)
 
 
 def _stopped() -> typer.Exit:
@@ -121,25 +134,21 @@ def _stopped() -> typer.Exit:
     return typer.Exit(130)
 
 
-def _default_to_false(option: Any) -> Any:
-    """Gives a flag whose default is None the default False: to read None, typer imports pydantic, which takes 0.1 s."""
-    if getattr(option, "is_flag", False) and option.default is None:
-        option.default = False
-    return option
-
-
 @contextmanager
-def _visible_usage_errors() -> Iterator[None]:
-    """Makes control characters visible in the errors that typer prints: a glob may give names of files as options."""
+def _usage_errors_in_one_line() -> Iterator[None]:
+    """Prints what typer says of a wrong option or argument as one sentence, with the likely one if there is any."""
     try:
         yield
     except _UsageError as error:
-        error.message = one_line(error.message)
-        raise
-
-
-def _null_device(mode: str) -> TextIO:
-    return cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        said = error.format_message()
+        if likely := getattr(error, "possibilities", None):
+            said = f"{error.message.partition('. Did')[0].rstrip('.')}; did you mean {likely[0]!r}?"
+        said = said.replace(". Did", "; did").replace("Value error, ", "").rstrip(".")
+        advice = "" if said[-1] == "?" or error.ctx is None else f"; see {error.ctx.command_path} --help"
+        note(f"minigpt: {said[0].lower()}{said[1:]}{advice}")
+        raise typer.Exit(2) from error
 
 
 def _lacks_memory(error: BaseException | None) -> bool:
@@ -153,9 +162,8 @@ def _lacks_memory(error: BaseException | None) -> bool:
 
 def _is_closed_pipe(error: Exception) -> bool:
     """Whether the reader of standard output has closed the pipe, as `| head` does."""
-    if isinstance(error, BrokenPipeError):
-        return True
-    return isinstance(error, OSError) and error.filename is None and error.errno in _CLOSED_PIPE
+    is_plain = isinstance(error, OSError) and error.filename is None and error.errno in _CLOSED_PIPE
+    return is_plain or isinstance(error, BrokenPipeError)
 
 
 def _discard_stdout() -> None:
@@ -185,8 +193,8 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=_MARKUP,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help", "--help-all"], "max_content_width": 120},
 )
 
 
@@ -218,7 +226,7 @@ def _check_thread_count() -> None:
 def main() -> NoReturn:
     gc.set_threshold(100_000)  # with the default of 700, the collector slows down importing torch
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
-        stream = getattr(sys, name) or _null_device(mode)  # None if it is closed
+        stream = getattr(sys, name) or Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  (None if it is closed)
         setattr(sys, name, stream)
         if isinstance(stream, io.TextIOWrapper):  # Windows consoles and old locales have other encodings
             # What is typed is checked where it is read.

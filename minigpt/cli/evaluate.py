@@ -31,8 +31,8 @@ _SETTINGS: type[EvaluateSettings] = combined(
 @settings_options((ReadingConfig, ("text_key", "encoding", "encoding_errors", "special_tokens")), options=_SETTINGS)
 def evaluate(
     given: dict[str, Any],
-    model: ModelArgument,
-    texts: Annotated[list[str] | None, typer.Argument(help=_SETTINGS.texts_help, metavar="TEXT...")] = None,
+    model: ModelArgument = None,
+    texts: Annotated[list[str] | None, typer.Argument(help=_SETTINGS.texts_help, metavar="TEXT")] = None,
     *,
     options: dict[str, Any],
     device: DeviceOption = "auto",
@@ -109,7 +109,10 @@ def _windows(settings: EvaluateSettings, checkpoint: "Checkpoint") -> "Windows":
     from minigpt.evaluation.perplexity import Windows, resolve_protocol
 
     context, stride = settings.default_windows(checkpoint)
-    context = context if settings.context_length is None else settings.context_length
+    if (given := settings.context_length) is not None:
+        context, longest = given, checkpoint.model.config.n_positions
+        if not 1 <= given <= longest:
+            raise ConfigError(f"context_length ({given}) must be from 1 to the model's context length ({longest})")
     stride = stride if settings.stride is None else settings.stride
     resolve_protocol(checkpoint.model.config, context, stride)
     return Windows(context=context, stride=stride, batch_size=settings.batch_size, limit=settings.limit)

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from minigpt.cli.options import CommandSettings
 from minigpt.cli.render.terminal import note
 from minigpt.config import ReadingConfig
-from minigpt.settings import setting
+from minigpt.settings import Settings, setting
 from minigpt.units import count
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ Measurement = Callable[["Checkpoint", "Windows", dict[str, Any]], Iterator["Resu
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateSettings(CommandSettings):
+class EvaluateSettings(Settings):
     """The settings of `evaluate`.
 
     An edge adds a group to the seam `evaluate_settings`: a subclass with its settings. It overrides the methods below
@@ -30,14 +29,16 @@ class EvaluateSettings(CommandSettings):
     the edge measures, such as benchmarks.
     """
 
-    stride: int | None = setting(None, "tokens by which the window advances [default: half the context]", min=1)
-    context_length: int | None = setting(None, "tokens in the window [default: the model's]")
+    stride: int | None = setting(
+        None, "tokens by which the window advances [default: half the context]", min=1, common=True
+    )
+    context_length: int | None = setting(None, "tokens in the window [default: the model's]", common=True)
     batch_size: int | None = setting(
         None, "windows or examples evaluated together [default: about 8,000 tokens]", min=1
     )
-    limit: int | None = setting(None, "evaluate only the first N documents or examples", min=1)
-    by_position: bool = setting(False, "also show the loss by position in the window")
-    markdown: bool = setting(False, "print Markdown tables instead of text")
+    limit: int | None = setting(None, "evaluate only the first N documents or examples", min=1, common=True)
+    by_position: bool = setting(False, "also show the loss by position in the window", common=True)
+    markdown: bool = setting(False, "print Markdown tables instead of text", common=True)
 
     texts_help = "text files, folders or globs, or - for standard input"
     # Settings where an edge declares them: the role whose turns are scored, and whether the text is the held-out part

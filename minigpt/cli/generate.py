@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.generate_settings import GenerateSettings
-from minigpt.cli.models import AdapterOption, DtypeOption, open_engine, open_model, out_of_memory_as
-from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, names_of, run_option, settings_options
+from minigpt.cli.models import AdapterOption, DtypeOption, ModelOption, open_engine, open_model, out_of_memory_as
+from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, common_option, names_of, settings_options
 from minigpt.cli.prompts import READING, note_unread_text, read_prompts, refuse_reading
 from minigpt.cli.render.continuations import Continuation, JsonOutput, Output, PlainOutput, collect
 from minigpt.cli.render.terminal import note, write
@@ -37,13 +37,10 @@ def generate(
     prompt: Annotated[
         str | None, typer.Argument(help="the text to continue; without one, a new document begins", metavar="PROMPT")
     ] = None,
-    model: Annotated[
-        str | None,
-        run_option("--model", "-m", help="a run's name, or a model's file or folder [default: the newest model]"),
-    ] = None,
+    model: ModelOption = None,
     adapter: AdapterOption = None,
     prompt_file: Annotated[
-        Path | None, typer.Option(help="read prompts from this file, or - for standard input")
+        Path | None, common_option(help="read prompts from this file, or - for standard input")
     ] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
@@ -57,7 +54,7 @@ def generate(
     Examples:
 
     - `minigpt generate "Call me"`
-    - `minigpt generate "Call me" --model moby_dick --temperature 0.7 --samples 3 --stop "."`
+    - `minigpt generate "Call me" --model moby_dick --temperature 0.7 --samples 3`
     - `cat letter.txt | minigpt generate --prompt-file - --until paragraph --json`
     - `minigpt generate "Call me" --memorization`
     """

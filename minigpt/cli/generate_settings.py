@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from minigpt.cli.options import CommandSettings
 from minigpt.cli.render.continuations import Output
 from minigpt.config import ReadingConfig, SamplingConfig
 from minigpt.errors import ConfigError
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateSettings(CommandSettings, EngineSettings):
+class GenerateSettings(EngineSettings):
     """The settings of `generate`.
 
     An edge adds a group to the seam `generate_settings`: a subclass with its settings. It overrides the methods below

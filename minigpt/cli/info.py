@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.options import CheckpointsOption, JsonOption, NewestModelArgument
+from minigpt.cli.options import CheckpointsOption, JsonOption, ModelArgument
 from minigpt.cli.render.terminal import note, some_of, write
 from minigpt.errors import CheckpointError
 from minigpt.units import count, duration, size
@@ -36,7 +36,7 @@ _ENDS = {
 
 
 def info(
-    model: NewestModelArgument = None,
+    model: ModelArgument = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="check the tensors of every .safetensors file against their checksums")
     ] = False,

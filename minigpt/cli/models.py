@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from minigpt.cli.options import run_option
+from minigpt.cli.options import MODEL_HELP, model_option, run_option
 from minigpt.cli.render.terminal import note
 from minigpt.edges import provided
 from minigpt.errors import ConfigError, MinigptError
@@ -26,15 +26,15 @@ DtypeOption = Annotated[
         help="dtype of the weights: float32, bfloat16, float16; auto: bfloat16 on CUDA from Ampere on, else float32",
     ),
 ]
+ModelOption = Annotated[str | None, model_option(help=MODEL_HELP)]
 AdapterOption = Annotated[
     str | None,
     run_option(
         "--adapter",
         help="a LoRA adapter's name or folder, of minigpt or peft; it is added to --model [default: its base model]",
+        rich_help_panel=None,
     ),
 ]
-
-
 ENGINE_SETTINGS: type[EngineSettings] = combined(
     "AllEngineSettings", "How a model is run.", (EngineSettings, *provided("engine_settings"))
 )

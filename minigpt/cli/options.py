@@ -5,12 +5,12 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated, Any, get_origin
 
 import typer
 
+from minigpt.cli.plain_help import Common
 from minigpt.cli.render.terminal import note
 from minigpt.settings import Settings, annotations_of, value_types
 from minigpt.shell import join
@@ -29,23 +29,18 @@ def complete_from(*choices: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
-run_option = functools.partial(typer.Option, autocompletion=complete_runs)
+common_option = functools.partial(typer.Option, rich_help_panel=Common("Options"))
+run_option = functools.partial(common_option, autocompletion=complete_runs)
+model_option = functools.partial(run_option, "--model", "-m")
 run_argument = functools.partial(typer.Argument, autocompletion=complete_runs)
-ModelArgument = Annotated[str, run_argument(help="a run's name, or a model's file or folder", metavar="MODEL")]
-NewestModelArgument = Annotated[
-    str | None,
-    run_argument(help="a run's name, or a model's file or folder [default: the newest model]", metavar="MODEL"),
-]
+MODEL_HELP = "a run's name, or a model's file or folder [default: the newest model]"
+ModelArgument = Annotated[str | None, run_argument(help=MODEL_HELP, metavar="MODEL")]
+NamedModels = Annotated[list[str] | None, model_option(help="the model, given as an option", expose_value=False)]
 CheckpointsOption = Annotated[
-    Path, typer.Option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="folder of the runs and models")
+    Path, common_option("--checkpoints", envvar="MINIGPT_CHECKPOINTS", help="folder of the runs and models")
 ]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommandSettings(Settings):
-    """Options of one command; a number that is too small is a usage error."""
+DeviceOption = Annotated[str, common_option("--device", help="auto, cpu, cuda, cuda:N or mps")]
+JsonOption = Annotated[bool, common_option("--json", help="print JSON instead of text")]
 
 
 def settings_options(
@@ -60,15 +55,14 @@ def settings_options(
     escaped = {name for kind, group in groups for name in group if kind.__dataclass_fields__[name].metadata["escapes"]}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command)
-        hints = get_type_hints(command, include_extras=True)
+        own = inspect.signature(command, eval_str=True)
         parameters: list[inspect.Parameter] = []
         for name, parameter in own.parameters.items():
             if name in groups_in_place:
                 kind = groups_in_place[name]
                 parameters.extend(_option(kind, each) for each in names_of(kind))
             elif name != "given":
-                parameters.append(parameter.replace(annotation=hints[name]))
+                parameters.append(parameter)
         for kind, group in groups:
             parameters.extend(_option(kind, name) for name in group)
 
@@ -92,19 +86,15 @@ def settings_options(
 
 def _typed(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Takes the options with these names out of the values; those that were typed."""
-    typed = {name: values.pop(name) for name in names}
-    typed = {name: value for name, value in typed.items() if value is not None and value != []}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in typed.items()}
+    typed = ((name, value) for name in names if (value := values.pop(name)) not in (None, []))
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in typed}
 
 
 def _option(settings: type[Settings], name: str) -> inspect.Parameter:
     """The option of one field: `n_layer: int` becomes `--n-layer INTEGER`; None if it is not typed."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
     (kind,) = value_types(annotations_of(settings)[name])
-    if get_origin(kind) is tuple:
-        annotation: Any = list[str] | None
-    else:
-        annotation = kind | None
+    annotation: Any = (list[str] if get_origin(kind) is tuple else kind) | None
     default = "chosen" if field.metadata["chosen"] else field.default
     named = "on" if default is True else default
     shown = "" if default is False or default in (None, (), "") else f" [default: {named}]"
@@ -114,10 +104,9 @@ def _option(settings: type[Settings], name: str) -> inspect.Parameter:
     option = typer.Option(
         f"--{flag}/--no-{flag}" if has_off else f"--{flag}",
         help=field.metadata["help"] + shown,
-        min=field.metadata["bounds"]["min"] if issubclass(settings, CommandSettings) else None,
         show_default=False,
         autocompletion=choices if callable(choices) else complete_from(*choices) if choices else None,
-        rich_help_panel=field.metadata["group"],
+        rich_help_panel=Common(field.metadata["group"]) if field.metadata["common"] else field.metadata["group"],
     )
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, option]

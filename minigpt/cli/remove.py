@@ -14,7 +14,7 @@ _SHOWN = 5  # names of files
 
 
 def remove(
-    names: Annotated[list[str], run_argument(help="names of runs; minigpt list shows them", metavar="NAME...")],
+    names: Annotated[list[str], run_argument(help="names of runs; minigpt list shows them", metavar="RUN")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="remove without asking")] = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),
 ) -> None:

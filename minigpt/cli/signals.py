@@ -2,9 +2,9 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from minigpt.training.clock import Control
@@ -61,7 +61,16 @@ def ignore_interrupts() -> None:
 
 
 @contextmanager
-def handling(stop: Handler, save: Handler) -> Iterator[None]:
+def _handling(handlers: Mapping[int, Any]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def handling(stop: Handler, save: Handler) -> AbstractContextManager[None]:
     """Calls `stop` for Ctrl-C, SIGTERM and SIGHUP and `save` for SIGUSR1, on systems that have them.
 
     Ctrl-C and SIGHUP stay ignored where they are: in a job that a script began with `&`, and under nohup.
@@ -72,28 +81,15 @@ def handling(stop: Handler, save: Handler) -> Iterator[None]:
             del handlers[number]
     if hasattr(signal, "SIGUSR1"):  # not on Windows
         handlers[signal.SIGUSR1] = save
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
+    return _handling(handlers)
 
 
-@contextmanager
-def ignoring_sigusr1() -> Iterator[None]:
+def ignoring_sigusr1() -> AbstractContextManager[None]:
     """Ignores SIGUSR1, here and in the processes started meanwhile, while there is nothing to save yet.
 
     By default the signal would end the process.
     """
-    if not hasattr(signal, "SIGUSR1"):
-        yield
-        return
-    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    return _handling({signal.SIGUSR1: signal.SIG_IGN} if hasattr(signal, "SIGUSR1") else {})
 
 
 @contextmanager

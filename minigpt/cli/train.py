@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minigpt.cli.options import CheckpointsOption, complete_from, names_of, run_option, settings_options
+from minigpt.cli.options import CheckpointsOption, common_option, complete_from, names_of, run_option, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.cli.signals import exiting_on_stops, ignoring_sigusr1, signals_as_requests
 from minigpt.config import PRESETS, GPTConfig, ReadingConfig, TrainConfig
@@ -34,19 +34,19 @@ def train(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            help="text files, folders or globs, files of tokens (.bin, .ds), or - for standard input", metavar="TEXT..."
+            help="text files, folders or globs, files of tokens (.bin, .ds), or - for standard input", metavar="TEXT"
         ),
     ] = None,
     name: Annotated[str | None, run_option(help="name of the run [default: from the first text]")] = None,
     preset: Annotated[
         str | None,
-        typer.Option(
+        common_option(
             help=f"shape of the model: {', '.join(PRESETS)} [default: chosen]", autocompletion=complete_from(*PRESETS)
         ),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(
+        common_option(
             help="bytes, chars, bpe:N (N tokens, trained here) or gpt2 [default: chosen]",
             autocompletion=complete_from("bytes", "chars", "bpe:", "gpt2"),
         ),
@@ -55,13 +55,13 @@ def train(
         str | None, run_option("--from", help="model to fine-tune: a run's name, or a model's file or folder")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="continue the run of that name, else the newest of that text, else of all")
+        bool, common_option("--resume", help="continue the run of that name, else the newest of that text, else of all")
     ] = False,
     allow_change: Annotated[
         bool,
         typer.Option("--allow-change", help="let --resume change the learning rate, the batch, the seed or the text"),
     ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="measure, print the plan, and stop")] = False,
+    plan: Annotated[bool, common_option("--plan", help="measure, print the plan, and stop")] = False,
     prepare_only: Annotated[
         bool, typer.Option("--prepare", help="tokenize the text into the cache, on all cores, and stop")
     ] = False,

@@ -27,7 +27,7 @@ class ReadingSettings(Settings):
         "strict", "at bytes that are not valid in the encoding: strict (stop) or replace (insert U+FFFD)"
     )
     validation_fraction: float | None = _text(
-        None, "fraction of the text held out for validation [default: 10 %, at most 2 MB]", min=0, max=0.5
+        None, "fraction of the text held out for validation [default: 10 %, at most 2 MB]", min=0, max=0.5, common=True
     )
     special_tokens: bool = _text(
         False, "read the names of special tokens, such as <speaker1>, as these tokens, not as text"

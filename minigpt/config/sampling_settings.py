@@ -14,12 +14,12 @@ _sampling = partial(setting, group="Sampling")
 class SamplingSettings(Settings):
     """The settings that sampling has without any edge."""
 
-    max_new_tokens: int = _sampling(200, "maximum number of tokens to generate", min=1)
+    max_new_tokens: int = _sampling(200, "maximum number of tokens to generate", min=1, common=True)
     min_new_tokens: int = _sampling(0, "minimum number of tokens before the end of text", min=0)
-    temperature: float = _sampling(0.8, "sampling temperature: 0 is greedy, higher is more random", min=0)
-    top_k: int | None = _sampling(None, "sample only from the k most likely tokens", min=1)
+    temperature: float = _sampling(0.8, "sampling temperature: 0 is greedy, higher is more random", min=0, common=True)
+    top_k: int | None = _sampling(None, "sample only from the k most likely tokens", min=1, common=True)
     top_p: float = _sampling(
-        0.95, "sample only from the most likely tokens with this total probability", above=0, max=1
+        0.95, "sample only from the most likely tokens with this total probability", above=0, max=1, common=True
     )
     min_p: float = _sampling(
         0.0, "sample only tokens with at least this fraction of the highest probability", min=0, max=1
@@ -31,14 +31,14 @@ class SamplingSettings(Settings):
         max=1,
     )
     seed: int | None = _sampling(
-        None, "random seed; the same seed gives the same text on one machine", min=0, max=2**63 - 1
+        None, "random seed; the same seed gives the same text on one machine", min=0, max=2**63 - 1, common=True
     )
-    samples: int = _sampling(1, "number of texts to generate", min=1)
+    samples: int = _sampling(1, "number of texts to generate", min=1, common=True)
     stop: tuple[str, ...] = setting(
-        (), "text to stop before, such as '###', or '\\n' for a line break; repeatable", escapes=True
+        (), "text to stop before, such as '###', or '\\n' for a line break; repeatable", escapes=True, common=True
     )
     until: Literal["sentence", "paragraph", "line"] | None = setting(
-        None, "stop after the first complete sentence, paragraph or line"
+        None, "stop after the first complete sentence, paragraph or line", common=True
     )
     token_healing: bool = setting(
         True, "generate the white space at the end of a prompt again, together with what follows"
@@ -60,7 +60,7 @@ class SamplingSettings(Settings):
                 f"min_new_tokens ({self.min_new_tokens}) must be at most max_new_tokens ({self.max_new_tokens})"
             )
         if "" in self.stop:
-            raise ConfigError("stop contains an empty text (''); give the text to stop before")
+            raise ConfigError("stop ('') must be a text to stop before")
         _ = self.keep_first
 
     @property

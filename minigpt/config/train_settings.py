@@ -21,17 +21,18 @@ _length, _batch, _optimization, _saving, _machine = (
 class TrainSettings(Settings):
     """The settings that training has without any edge."""
 
-    steps: int | None = _length(None, "optimizer steps to train for", min=1)
-    epochs: float | None = _length(None, "passes over the training text", above=0, max=1e12)
+    steps: int | None = _length(None, "optimizer steps to train for", min=1, common=True)
+    epochs: float | None = _length(None, "passes over the training text", above=0, max=1e12, common=True)
     minutes: float | None = _length(
         None,
         "minutes to train for; the learning rate follows the clock [default: 5 without --steps and "
         "--epochs, unless the text is tiny]",
         above=0,
         max=1e9,
+        common=True,
     )
-    context_length: int | None = _batch(None, "tokens per training sequence", min=1, chosen=True)
-    batch_size: int = _batch(32, "sequences per optimizer step", min=1, chosen=True)
+    context_length: int | None = _batch(None, "tokens per training sequence", min=1, chosen=True, common=True)
+    batch_size: int = _batch(32, "sequences per optimizer step", min=1, chosen=True, common=True)
     batch_tokens: int | None = _batch(None, "tokens per optimizer step, instead of --batch-size", min=1)
     micro_batch_size: int | None = _batch(
         None, "sequences per forward pass; gradients are accumulated over the batch", min=1
@@ -39,7 +40,7 @@ class TrainSettings(Settings):
     optimizer: Literal["muon", "adamw"] = _optimization(
         "muon", "muon (AdamW for all but the blocks' matrices) or adamw, the default for fine-tuning", chosen=True
     )
-    learning_rate: float = _optimization(3e-3, "peak learning rate", above=0, chosen=True)
+    learning_rate: float = _optimization(3e-3, "peak learning rate", above=0, chosen=True, common=True)
     schedule: Literal["cosine", "trapezoid", "constant"] = _optimization("trapezoid", "learning rate after the warmup")
     warmup_steps: int | None = _optimization(
         None, "steps of linear warmup [default: 100, at most a tenth of the run]", min=0
@@ -79,11 +80,13 @@ class TrainSettings(Settings):
     patience: int | None = _saving(
         None, "evaluations without improvement before early stopping; 0: never", min=0, chosen=True
     )
-    seed: int = _machine(1337, "random seed of everything random in the run", min=0, max=2**63 - 1, on_resume="allowed")
+    seed: int = _machine(
+        1337, "random seed of everything random in the run", min=0, max=2**63 - 1, on_resume="allowed", common=True
+    )
     checkpoint_activations: Literal["auto", "on", "off"] = _machine(
         "auto", "recompute activations in the backward pass to save memory; auto: if memory is short"
     )
-    device: str = _machine("auto", "auto, cpu, cuda, cuda:N or mps")
+    device: str = _machine("auto", "auto, cpu, cuda, cuda:N or mps", common=True)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = _machine(
         "auto",
         "dtype of matrix products; weights stay float32; auto on a CPU: bfloat16 if minigpt train "
@@ -99,9 +102,8 @@ class TrainSettings(Settings):
         super().__post_init__()
         given = [name for name in ("steps", "epochs", "minutes") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ConfigError(
-                f"{' and '.join(given[:-1])} cannot be combined with {given[-1]}; give one of steps, epochs and minutes"
-            )
+            lengths = " and ".join(f"{name} ({getattr(self, name):g})" for name in given)
+            raise ConfigError(f"{lengths} cannot be combined; give one of them")
 
     @classmethod
     def check_given(cls, given: Mapping[str, Any]) -> None:

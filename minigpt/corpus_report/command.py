@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.models import open_model, out_of_memory_as
-from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, run_option, settings_options
+from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, model_option, settings_options
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig
 from minigpt.errors import ConfigError
@@ -23,9 +23,11 @@ _LARGER = 4  # how many times larger the second BPE vocabulary is than the one t
 def corpus(
     given: dict[str, Any],
     texts: Annotated[
-        list[str], typer.Argument(help="text files, folders or globs, or - for standard input", metavar="TEXT...")
+        list[str], typer.Argument(help="text files, folders or globs, or - for standard input", metavar="TEXT")
     ],
-    model: Annotated[str | None, run_option(help="also measure this model, which must not have seen the text")] = None,
+    model: Annotated[
+        str | None, model_option(help="also measure this model, which must not have seen the text")
+    ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
     checkpoints: CheckpointsOption = Path("checkpoints"),

@@ -11,7 +11,7 @@ import typer
 from minigpt.cli.options import (
     CheckpointsOption,
     JsonOption,
-    NewestModelArgument,
+    ModelArgument,
     command_line,
     complete_from,
     model_name,
@@ -47,10 +47,11 @@ _CTRANSLATE2 = (
 
 
 def export(
-    model: NewestModelArgument = None,
-    to: Annotated[
+    model: ModelArgument = None,
+    target: Annotated[
         str,
         typer.Option(
+            "--to",
             help="the format: gguf, onnx, ctranslate2 or html",
             autocompletion=complete_from("gguf", "onnx", "ctranslate2", "html"),
         ),
@@ -98,12 +99,12 @@ def export(
     page = PageText(title=destination.model_name(source) if title is None else title, note=about, prompt=prompt)
     for name, text in {"--title": title or "", "--note": about, "--prompt": prompt}.items():
         check_utf8(name, text)
-    if to != "html" and (title is not None or about or prompt or large):
-        raise ConfigError(f"--title, --note, --prompt and --yes are for --to html, not for {to}")
+    if target != "html" and (title is not None or about or prompt or large):
+        raise ConfigError(f"--title, --note, --prompt and --yes are for --to html, not for {target}")
     out = console()
     with out.status("writing the export and comparing its logits …"):
         done = export_model(
-            source, to, dtype=dtype, output=output, force=force, checkpoints=checkpoints, text=page, large=large,
+            source, target, dtype=dtype, output=output, force=force, checkpoints=checkpoints, text=page, large=large,
             announce=lambda about: note(f"the page will have about {size(about)}"),
         )  # fmt: skip
     if as_json:

@@ -43,13 +43,13 @@ def resolve_engine(model: GPT, quantization: Quantization = "none", *, compiled:
     """
     device = model.token_embedding.weight.device
     if compiled and device.type != "cuda":
-        raise ConfigError(f"compile needs CUDA, but the model is on {device}; omit it")
+        raise ConfigError(f"compile (on) needs CUDA, but the model is on {device}; omit it")
     check_quantization(quantization)
     for provider in _providers():
         if (engine := provider.engine(model, quantization, compiled=compiled)) is not None:
             return engine
     if compiled:
-        raise ConfigError("compile needs an engine for CUDA that is not installed; omit it")
+        raise ConfigError("compile (on) needs an engine for CUDA that is not installed; omit it")
     check_plain(quantization)
     return Engine(model)
 

@@ -27,6 +27,7 @@ class HeldOutSettings(EvaluateSettings):
     held_out: bool = setting(
         False,
         "evaluate the held-out part of the training text, in the windows of training; give that text if it was moved",
+        common=True,
     )
 
     @property

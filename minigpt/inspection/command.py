@@ -29,7 +29,7 @@ _N_LEAST_LIKELY = 5
 @settings_options((SamplingConfig, ("special_tokens",)), (ReadingConfig, READING))
 def inspect(
     given: dict[str, Any],
-    model: ModelArgument,
+    model: ModelArgument = None,
     prompt: Annotated[str | None, typer.Argument(help="the text to inspect", metavar="TEXT")] = None,
     file: Annotated[Path | None, typer.Option(help="read the text from this file, or - for standard input")] = None,
     top: Annotated[int, typer.Option(help="how many of the most likely tokens to show at each position", min=1)] = 5,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ExplainSettings(GenerateSettings):
     """Settings that show the probability of every generated token."""
 
-    explain: bool = setting(False, "color each token by the probability the model gave it")
+    explain: bool = setting(False, "color each token by the probability the model gave it", common=True)
     table: bool = setting(False, "print a row for each token: probability, surprisal, most likely tokens")
 
     @property

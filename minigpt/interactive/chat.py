@@ -6,15 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from minigpt.chat_logs.transcript import CHAT_TEMPLATE, Message, ReplyReader, stop_in_turn, transcript
 from minigpt.cli.models import ENGINE_SETTINGS, DtypeOption, open_engine, open_model
 from minigpt.cli.options import (
     CheckpointsOption,
     DeviceOption,
-    NewestModelArgument,
+    ModelArgument,
     command_line,
+    common_option,
     model_name,
     settings_options,
 )
@@ -49,8 +48,8 @@ several lines with \"\"\".
 @settings_options((SamplingConfig, SESSION_SETTINGS), engine_options=ENGINE_SETTINGS)
 def chat(
     given: dict[str, Any],
-    model: NewestModelArgument = None,
-    system: Annotated[str | None, typer.Option(help="begin the conversation with this instruction")] = None,
+    model: ModelArgument = None,
+    system: Annotated[str | None, common_option(help="begin the conversation with this instruction")] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     *,

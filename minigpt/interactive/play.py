@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minigpt.cli.models import ENGINE_SETTINGS, DtypeOption, open_engine, open_model
-from minigpt.cli.options import CheckpointsOption, DeviceOption, NewestModelArgument, settings_options
+from minigpt.cli.options import CheckpointsOption, DeviceOption, ModelArgument, settings_options
 from minigpt.cli.prompts import note_unread_text
 from minigpt.cli.render.terminal import note
 from minigpt.config import SamplingConfig
@@ -34,7 +34,7 @@ End a line with \\ to continue it on the next; start and end a text of several l
 @settings_options((SamplingConfig, SESSION_SETTINGS), engine_options=ENGINE_SETTINGS)
 def play(
     given: dict[str, Any],
-    model: NewestModelArgument = None,
+    model: ModelArgument = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     *,

@@ -26,7 +26,7 @@ def weighted(sources: Sequence[str]) -> list[tuple[str, float]]:
     for source in sources:
         text, sign, given = source.rpartition("=")
         if not sign or not text:
-            raise ConfigError(f"mix needs a weight for each text, as in {source.rstrip('=')}=3; {source} has none")
+            raise ConfigError(f"mix (on) needs a weight for each text, as in {source.rstrip('=')}=3; {source} has none")
         try:
             weight = float(given)
         except ValueError:

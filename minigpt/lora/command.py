@@ -5,15 +5,15 @@ from typing import Annotated
 
 import typer
 
-from minigpt.cli.options import CheckpointsOption, NewestModelArgument, command_line, run_option
+from minigpt.cli.options import CheckpointsOption, command_line, model_option, run_argument
 from minigpt.cli.render.terminal import note, write
 
 
 def merge(
-    model: NewestModelArgument = None,
-    base: Annotated[
-        str | None, run_option("--model", help="the base model [default: the one that the adapter names]")
+    model: Annotated[
+        str | None, run_argument(help="a LoRA adapter's name or folder [default: the newest model]", metavar="ADAPTER")
     ] = None,
+    base: Annotated[str | None, model_option(help="the base model [default: the one that the adapter names]")] = None,
     name: Annotated[
         str | None, typer.Option(help="the name to save it under [default: the adapter's, and -merged]")
     ] = None,

@@ -90,7 +90,7 @@ class LoraSettings(TrainSettings):
         super().check_base(base)
         for name in ("lora", "freeze"):
             if base is None and getattr(self, name):
-                raise ConfigError(f"{name} needs --from: the model to fine-tune")
+                raise ConfigError(f"{name} ({getattr(self, name)}) needs --from: the model to fine-tune")
 
     @property
     def maps_base(self) -> bool:
@@ -101,7 +101,7 @@ class LoraSettings(TrainSettings):
     def unsharded_for(self) -> str:
         """The setting for which the weights are never sharded, and its value."""
         frozen = f"freeze ({self.freeze})" if self.freeze else ""
-        return "lora" if self.lora else frozen or super().unsharded_for
+        return "lora (on)" if self.lora else frozen or super().unsharded_for
 
     @property
     def adapted_layers(self) -> tuple[str, ...]:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 class CopySettings(GenerateSettings):
     """Settings that show what the continuations copy from the training text."""
 
-    memorization: bool = setting(False, "mark what is copied word for word from the training text, and say where")
+    memorization: bool = setting(
+        False, "mark what is copied word for word from the training text, and say where", common=True
+    )
     corpus: tuple[str, ...] = setting((), "with --memorization: a text to search [default: the training text]")
     copied_words: int | None = setting(
         None,

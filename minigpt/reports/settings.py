@@ -13,7 +13,7 @@ class ReportSettings(SinkSettings):
     """The settings of the report of a run."""
 
     no_report: bool = setting(False, f"do not write {REPORT} into the run's folder")
-    watch: bool = setting(False, f"open {REPORT} in a browser; it reloads itself while the run trains")
+    watch: bool = setting(False, f"open {REPORT} in a browser; it reloads itself while the run trains", common=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

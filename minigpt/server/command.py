@@ -14,7 +14,7 @@ import typer
 
 from minigpt import shell
 from minigpt.cli.models import ENGINE_SETTINGS, DtypeOption, open_model, out_of_memory_as
-from minigpt.cli.options import CheckpointsOption, DeviceOption, names_of, settings_options
+from minigpt.cli.options import CheckpointsOption, DeviceOption, common_option, names_of, settings_options
 from minigpt.cli.render.terminal import note
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.optional_packages import check_installed
@@ -35,11 +35,9 @@ def serve(
     given: dict[str, Any],
     models: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="runs' names, or models' files or folders [default: the newest model]", metavar="[MODEL]..."
-        ),
+        typer.Argument(help="runs' names, or models' files or folders [default: the newest model]", metavar="MODEL"),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="serve all models in --checkpoints")] = False,
+    every: Annotated[bool, common_option("--all", help="serve all models in --checkpoints")] = False,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     checkpoints: CheckpointsOption = Path("checkpoints"),
@@ -51,10 +49,8 @@ def serve(
     Examples:
 
     - `minigpt serve`
-
     - `minigpt serve moby_dick gpt2 --port 8001`
-
-    - `MINIGPT_API_KEY=secret minigpt serve --host 0.0.0.0 --allowed-hosts my-server.local`
+    - `MINIGPT_API_KEY=secret minigpt serve --host 0.0.0.0 --allowed-hosts me.lan`
     """
     begin = time.perf_counter()
     if "api_key" not in given and os.environ.get(_KEY):

@@ -16,14 +16,18 @@ _HOST = re.compile(r"(\[(?P<address>[^\]]+)\]|(?P<name>[^\[\]:/?#@\\\s]+))(:[0-9
 class ServeConfig(Settings):
     """Where the server listens, whom it answers, and how much work it accepts."""
 
-    host: str = setting("127.0.0.1", "address to listen on; beyond this machine an API key is required")
-    port: int = setting(8000, "port to listen on; 0 chooses a free one", min=0, max=65535)
-    api_key: str = setting("", "key that clients must send; MINIGPT_API_KEY keeps it out of the list of processes")
-    allowed_hosts: tuple[str, ...] = setting((), "another name that a request's Host header may give; repeatable")
-    cors: tuple[str, ...] = setting(
-        (), "origin whose web pages may use the server, as in http://localhost:3000; repeatable"
+    host: str = setting("127.0.0.1", "address to listen on; beyond this machine an API key is required", common=True)
+    port: int = setting(8000, "port to listen on; 0 chooses a free one", min=0, max=65535, common=True)
+    api_key: str = setting(
+        "", "key that clients must send; MINIGPT_API_KEY keeps it out of the list of processes", common=True
     )
-    max_batch: int = setting(16, "texts to generate at once", min=1, max=1024, group="Limits")
+    allowed_hosts: tuple[str, ...] = setting(
+        (), "another name that a request's Host header may give; repeatable", common=True
+    )
+    cors: tuple[str, ...] = setting(
+        (), "origin whose web pages may use the server, as in http://localhost:3000; repeatable", common=True
+    )
+    max_batch: int = setting(16, "texts to generate at once", min=1, max=1024, group="Limits", common=True)
     max_queue: int = setting(112, "texts that may wait; more are refused", min=0, group="Limits")
     max_prompts: int = setting(128, "prompts in one request", min=1, max=MOST_PROMPTS, group="Limits")
     max_total_tokens: int = setting(
@@ -45,7 +49,7 @@ class ServeConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.host:
-            raise ConfigError("host is empty (''); give an address to listen on, such as 127.0.0.1")
+            raise ConfigError("host ('') must be an address to listen on, such as 127.0.0.1")
         if not self.is_local and not self.api_key:
             raise ConfigError(
                 f"host ({self.host!r}) lets other machines use the server, which needs a key: give --api-key or set "

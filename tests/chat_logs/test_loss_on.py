@@ -278,7 +278,7 @@ def test_the_command_learns_no_message_with_weight_0_and_compares_its_losses_wit
     assert scored is not None
     assert 0 < json.loads(measured.stdout)["tokens"] == int(scored.sum()) < len(corpus.train)
     refused = CliRunner().invoke(app, ["train", "log.json", *options, "--loss-on", "assistant"])
-    assert "loss_on (assistant) is not a role in this text but in messages with weight 0; give user" in refused.stderr
+    assert "--loss-on (assistant) is not a role in this text but in messages with weight 0; give user" in refused.stderr
 
 
 def test_the_command_says_what_is_scored_and_compares_it_with_nothing_else(
@@ -316,6 +316,6 @@ def test_the_command_says_what_is_scored_and_compares_it_with_nothing_else(
     )
     refused = CliRunner().invoke(app, ["train", "--resume", "--name", "log", "--loss-on", "all", "--steps", "9"])
     assert refused.exit_code == 1
-    assert "loss_on (all) cannot change on --resume without --allow-change" in refused.stderr
+    assert "--loss-on (all) cannot change on --resume without --allow-change" in refused.stderr
     generated = CliRunner().invoke(app, ["generate", "User: Hi", "--model", "log", "--max-new-tokens", "2"])
     assert "to talk to it: minigpt chat log" in generated.stderr

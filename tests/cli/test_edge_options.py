@@ -62,8 +62,10 @@ def test_without_edges_the_commands_have_their_own_settings_only() -> None:
     assert (EvaluateSettings().loss_on, EvaluateSettings().held_out) == (None, False)
 
 
-def test_a_number_of_a_command_that_is_too_small_is_a_usage_error(run: Any, here: Path) -> None:
-    for option in (["--copied-words", "0"], ["--alternatives", "-1"]):
-        assert run("generate", "x", *option).exit_code == 2
-    assert run("evaluate", "x", "--stride", "0").exit_code == 2
-    assert run("generate", "x", "--max-new-tokens", "0").exit_code == 1
+def test_a_number_out_of_bounds_is_an_error_of_the_option(run: Any, here: Path) -> None:
+    for command, option, number, bound in (
+        ("generate", "--copied-words", 0, 1), ("generate", "--alternatives", -1, 0), ("evaluate", "--stride", 0, 1),
+        ("generate", "--max-new-tokens", 0, 1),
+    ):  # fmt: skip
+        refused = run(command, "x", option, number)
+        assert (refused.exit_code, refused.stderr) == (1, f"minigpt: {option} ({number}) must be at least {bound}\n")

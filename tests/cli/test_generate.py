@@ -458,10 +458,10 @@ LATIN1 = "caf\xe9 noir".encode("latin-1")
     [
         (["generate", "caf\udce9", "-m", "fox"], "the prompt"),
         (["inspect", "fox", "caf\udce9"], "the prompt"),
-        (["generate", "hi", "-m", "fox", "--stop", "caf\udce9"], "stop"),
-        (["generate", "hi", "-m", "fox", "--bad-words", "caf\udce9"], "bad_words"),
+        (["generate", "hi", "-m", "fox", "--stop", "caf\udce9"], "--stop"),
+        (["generate", "hi", "-m", "fox", "--bad-words", "caf\udce9"], "--bad-words"),
         (["chat", "fox", "--system", "caf\udce9"], "--system"),
-        (["train", "fox.txt", "--sample-prompt", "caf\udce9"], "sample_prompt"),
+        (["train", "fox.txt", "--sample-prompt", "caf\udce9"], "--sample-prompt"),
         (["export", "fox", "--to", "html", "--title", "caf\udce9"], "--title"),
     ],
 )

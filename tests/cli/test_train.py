@@ -206,11 +206,11 @@ def test_fine_tuning_starts_from_the_weights_and_tokenizer_of_the_other_model(
     assert first["validation_loss"] == pytest.approx(parent["result"]["validation_loss"], rel=0.02)
     long = run("train", "fox.txt", "--from", "fox", "--steps", "2", "--context-length", "17", "--name", "long")
     assert long.exit_code == 1
-    assert "context_length (17) must be at most the model's own (16)" in long.stderr
+    assert "--context-length (17) must be at most the model's own (16)" in long.stderr
     assert not (here / "checkpoints/long").exists()
     refused = run("train", "fox.txt", "--from", "fox", "--steps", "2", "--n-layer", "3")
     assert refused.exit_code == 1
-    assert "n_layer (3) cannot be chosen when fine-tuning" in refused.stderr
+    assert "--n-layer (3) cannot be chosen when fine-tuning" in refused.stderr
 
 
 def test_the_machine_is_recorded_and_another_one_may_resume(run: Any, here: Path, tiny: list[str]) -> None:

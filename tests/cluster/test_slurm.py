@@ -183,7 +183,7 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
         ("fox.txt --steps 1$SLURM_PROCID", f"{OTHER} steps (11), and the first process has steps (10); start all"),
         slow("fox-$SLURM_PROCID.txt", f"{OTHER} text (fox-1.txt), and the first process has text (fox-0.txt); start"),
         slow("nowhere.txt", "nowhere.txt does not exist"),
-        slow("fox.txt --batch-size 1", "batch_size (1) must be at least the number of processes (2)"),
+        slow("fox.txt --batch-size 1", "--batch-size (1) must be at least the number of processes (2)"),
     ],
     ids=["settings", "texts", "missing", "batch"],
 )

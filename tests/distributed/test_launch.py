@@ -111,7 +111,7 @@ def test_more_processes_than_cores_are_refused(run: Callable[..., Result], tiny:
     assert result.exit_code == 1
     assert (
         result.stderr
-        == f"minigpt: devices (999) must be at most {available_cores()}, the cores that this process may use\n"
+        == f"minigpt: --devices (999) must be at most {available_cores()}, the cores that this process may use\n"
     )
 
 
@@ -227,8 +227,8 @@ def test_devices_are_refused_if_a_launcher_has_started_one_process(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert run("train", "fox.txt", "--devices", "2").stderr == (
-        "minigpt: devices (2) must be 1, the number of processes that torchrun or srun started on this machine, or be "
-        "omitted\n"
+        "minigpt: --devices (2) must be 1, the number of processes that torchrun or srun started on this machine, or "
+        "be omitted\n"
     )
     assert not (here / "checkpoints").exists()
 
@@ -388,4 +388,4 @@ def test_devices_with_torchrun_are_refused_once(launch: Callable[..., Launched],
         ["train", "fox.txt", *tiny, "--devices", "3"], "torch.distributed.run", "--nproc-per-node", "2", "-m"
     )
     assert command.end() == 1
-    assert command.stderr().count("minigpt: devices (3) must be 2, the number of processes that torchrun") == 1
+    assert command.stderr().count("minigpt: --devices (3) must be 2, the number of processes that torchrun") == 1

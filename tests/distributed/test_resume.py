@@ -38,5 +38,5 @@ def test_more_processes_than_sequences_in_a_batch_are_refused_and_the_run_stays_
     monkeypatch.setenv("WORLD_SIZE", "5")
     result = run("train", "--resume", "--steps", "9")
     assert result.exit_code == 1
-    assert "batch_size (4) must be at least the number of processes (5)" in result.stderr
+    assert "--batch-size (4) must be at least the number of processes (5)" in result.stderr
     assert everything() == stood

@@ -63,5 +63,5 @@ def test_an_edge_may_draw_tokens_and_leave_some_to_pytorch(monkeypatch: pytest.M
 
 
 def test_compiling_the_step_needs_cuda() -> None:
-    with pytest.raises(ConfigError, match=r"^compile needs CUDA, but the model is on cpu; omit it$"):
+    with pytest.raises(ConfigError, match=r"^compile \(on\) needs CUDA, but the model is on cpu; omit it$"):
         resolve_engine(new_model(), compiled=True)

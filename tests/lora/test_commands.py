@@ -124,7 +124,7 @@ def test_the_micro_batch_size_is_not_free_if_only_the_adapter_has_dropout(base: 
     more = ["train", "--resume", "--steps", "7", "--micro-batch-size", "2", "--name"]
     refused = run(*more, "letters")
     assert refused.exit_code == 1
-    assert "micro_batch_size (2) cannot change on --resume without --allow-change" in refused.stderr
+    assert "--micro-batch-size (2) cannot change on --resume without --allow-change" in refused.stderr
     assert run(*more, "letters", "--allow-change").exit_code == 0
     assert [change.option for change in RunFolder.open(LETTERS).record.changes] == ["micro_batch_size"]
     assert run(*more, "without").exit_code == 0
@@ -179,7 +179,7 @@ def test_an_adapter_is_added_to_a_model_by_name(letters: None, run: Run) -> None
     assert run("generate", *options, "--adapter", "letters").stdout == by_run.stdout
     assert run("generate", *options, "--adapter", str(LETTERS), "--model", "fox").stdout == by_run.stdout
     refused = run("generate", *options, "--adapter", "fox")
-    assert refused.stderr == "minigpt: adapter (fox) is a whole model, not an adapter; give it as --model\n"
+    assert refused.stderr == "minigpt: --adapter (fox) is a whole model, not an adapter; give it as --model\n"
 
 
 def test_merging_gives_a_whole_model_that_continues_in_the_same_way(letters: None, run: Run) -> None:
@@ -203,7 +203,7 @@ def test_a_merged_adapter_can_be_adapted_again_and_an_unmerged_one_not(
     letters: None, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = run("train", *[option if option != "fox" else "letters" for option in LORA], "--name", "second")
-    message = "minigpt: from (letters) is an adapter itself; merge it first: minigpt merge letters\n"
+    message = "minigpt: --from (letters) is an adapter itself; merge it first: minigpt merge letters\n"
     assert refused.stderr.endswith(message)
     with monkeypatch.context() as context:  # also if all weights were to be trained, and do not fit
         context.setattr("minigpt.device.free_memory", lambda _: 120_000)
@@ -257,7 +257,7 @@ def test_an_adapter_of_a_model_with_another_scale_of_the_attention_names_its_imp
     config = json.loads((FOX / "config.json").read_text())
     (FOX / "config.json").write_text(json.dumps(config | {"scale_attn_weights": False}))
     refused = run("train", *LORA)
-    assert "from (fox) scales its attention differently from GPT-2, and peft would apply" in refused.stderr
+    assert "--from (fox) scales its attention differently from GPT-2, and peft would apply" in refused.stderr
     assert not LETTERS.exists()
     assert run("load-gpt2", str(FOX), "--name", "copy").exit_code == 0
     mark_as_downloaded(copy := FOX.with_name("copy"), "someone/gpt")

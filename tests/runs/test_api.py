@@ -67,10 +67,10 @@ def test_the_example_of_every_function_works(here: Path, function: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"lr": 0.1}, "unknown setting 'lr'; see minigpt train --help"),
+        ({"lr": 0.1}, "unknown setting 'lr'; see minigpt train --help-all"),
         ({"learning_rat": 0.1}, "unknown setting 'learning_rat'; did you mean 'learning_rate'?"),
         ({"steps": 0}, r"steps \(0\) must be at least 1"),
-        ({"steps": 3, "minutes": 1.0}, "steps cannot be combined with minutes"),
+        ({"steps": 3, "minutes": 1.0}, r"steps \(3\) and minutes \(1\) cannot be combined"),
         ({"batch_size": 3, "batch_tokens": 48}, r"batch_size \(3\) cannot be combined with batch_tokens \(48\)"),
         ({"preset": "huge"}, "must be one of"),
         ({"base": "gpt2", "n_layer": 3}, "cannot be chosen when fine-tuning"),

@@ -7,7 +7,7 @@ from minigpt.cli.options import CheckpointsOption, ModelArgument
 from minigpt.cli.render.terminal import write
 
 
-def count(model: ModelArgument, checkpoints: CheckpointsOption = Path("checkpoints")) -> None:
+def count(model: ModelArgument = None, checkpoints: CheckpointsOption = Path("checkpoints")) -> None:
     """Print how many parameters each part of a model has."""
     from minigpt.cli.models import open_model  # imports torch, which --help does not need
 
