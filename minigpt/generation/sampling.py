@@ -32,8 +32,8 @@ UNDECIDED = -1  # instead of a token: see `Sampler.pick_at_once`
 _COLDEST, _HOTTEST = 1e-30, 1e30  # temperatures; much smaller and larger numbers are 0 and infinite in float32
 
 NO_TOKEN_LEFT = (
-    "no token is left to choose: bad_words, no_repeat_ngram_size, min_new_tokens, the model's suppress_tokens or a logits "
-    "processor ban them all"
+    "no token is left to choose: bad_words, no_repeat_ngram_size, min_new_tokens, the model's suppress_tokens or a "
+    "logits processor ban them all"
 )
 
 

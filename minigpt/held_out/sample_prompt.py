@@ -54,7 +54,7 @@ def _first_words(sentence: str) -> Iterator[str]:
     """Prompts from the beginning of a sentence, the longest first; none of a short sentence."""
     words = list(re.finditer(r"\S+", sentence))
     if len(words) >= _FEWEST_WORDS:
-        for count in range(_MOST_WORDS, 0, -1):
+        for count in range(min(_MOST_WORDS, len(words) // 2), 0, -1):
             yield sentence[words[0].start() : words[count - 1].end()]
     elif len(sentence) >= _FEWEST_CHARACTERS * max(1, len(words)):
         for count in range(_MOST_CHARACTERS, 0, -1):

@@ -4,7 +4,6 @@ from collections.abc import Collection, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
 
 from minigpt.data.corpus import Corpus
 from minigpt.generation.logits_processors import BanTokens

@@ -31,8 +31,8 @@ def read_corpus(
 ) -> Generator[Event, None, Corpus]:
     """The corpus, from the cache if it is there; if the tokenizer is None, one is chosen for the size of the text.
 
-    Its tokenizer suppresses what an edge names at the seam `unseen_tokens`: a function of the corpus and of the ids that
-    the model of a given tokenizer had not seen, or of None.
+    Its tokenizer suppresses what an edge names at the seam `unseen_tokens`: a function of the corpus, and of the ids
+    that the model of a given tokenizer has not seen, or None.
     Raises: ConfigError, DataError, TokenizerError.
     """
     if reading.special_tokens:

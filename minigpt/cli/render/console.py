@@ -70,6 +70,8 @@ def model_facts(config: "GPTConfig", tokenizer: "Tokenizer", weight_bytes: int) 
     vocabulary = count(tokenizer.vocab_size, "token")
     if config.vocab_size > tokenizer.vocab_size:
         vocabulary += f", padded to {config.vocab_size:,}"
+    if tokenizer.suppressed_ids:
+        vocabulary += f", {len(tokenizer.suppressed_ids):,} of these tokens never drawn: the training text lacks them"
     return {
         "parameters": f"{config.n_parameters:,}",
         "weights": size(weight_bytes) if weight_bytes else "none",
