@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 class BenchmarkSettings(EvaluateSettings):
     """Settings of published benchmarks."""
 
-    data: Path | None = setting(None, "read the benchmark from this file or folder instead of the hub")  # noqa: RUF009
+    data: Path | None = setting(  # noqa: RUF009
+        None, "read the benchmark from this file or folder, or - for standard input, instead of the hub"
+    )
     detokenize: bool = setting(False, "undo the tokenization of the published wikitext, ptb and cbt")
 
     texts_help = f"{EvaluateSettings.texts_help}; or benchmarks: lambada, hellaswag, wikitext2, wikitext103, ptb, cbt"
@@ -55,10 +57,12 @@ class BenchmarkSettings(EvaluateSettings):
             raise ConfigError("--detokenize is only for wikitext2, wikitext103, ptb and cbt")
 
     def prepare(self, names: Sequence[str]) -> list[Measurement]:
+        from minigpt.benchmarks.files import piped_data
         from minigpt.benchmarks.suite import BENCHMARKS, find_data
 
         own = [name for name in names if name in BENCHMARKS]
-        files = {name: find_data(name, self.data) for name in own}  # the hub shows its own progress
+        piped = piped_data() if own and str(self.data) == "-" else []
+        files = {name: piped or find_data(name, self.data) for name in own}  # the hub shows its own progress
         measured = [partial(_measure, files, self.detokenize)] if files else []
         return [*super().prepare(names), *measured]
 

@@ -1,12 +1,15 @@
 """Reads prompts from the command line, a file or standard input, and says what of them the model cannot read."""
 
 import json
+import os
 import re
+import stat
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from minigpt.bounded_reading import MAX_TEXT_FILE, is_of_kernel, parse_json
 from minigpt.cli.render.terminal import note
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 # str.splitlines() would also split at characters that a prompt may contain, such as a form feed or U+2028.
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
+PIPE = "-"  # the name of standard input
+_PATIENCE = 3.0  # seconds without a note
+
 READING = ("encoding", "encoding_errors")  # the settings with which a file of prompts is read
 
 PromptFormat = Literal["auto", "lines", "jsonl", "whole"]
@@ -31,7 +37,7 @@ PromptFormat = Literal["auto", "lines", "jsonl", "whole"]
 def read_prompts(
     prompt: str | None, file: Path | None, form: PromptFormat, reading: ReadingConfig, *, option: str = "--prompt-file"
 ) -> list[str | list[int]]:
-    """The prompt given, or the prompts in a file.
+    """The prompt given, or the prompts in a file; the prompt - is what standard input holds.
 
     The file holds one prompt per line (`lines`), one JSON value per line (`jsonl`: a string, a list of token ids, or an
     object with one of them as "prompt"), or a single prompt (`whole`). `auto` goes by the name: jsonl for .jsonl, whole
@@ -41,6 +47,8 @@ def read_prompts(
     """
     if prompt is not None and file is not None:
         raise ConfigError("a prompt cannot be combined with --prompt-file; give one of the two")
+    is_piped = prompt == PIPE
+    file = Path(PIPE) if is_piped else file
     if file is None:
         if form != "auto":
             raise ConfigError(f"--prompt-format {form} describes a file; give it with --prompt-file")
@@ -51,13 +59,43 @@ def read_prompts(
         return [prompt]
     text = _text(file, Decoding(reading.encoding, reading.encoding_errors))
     if form == "auto":
-        form = "whole" if str(file) == "-" else "jsonl" if file.suffix == ".jsonl" else "lines"
+        form = "whole" if str(file) == PIPE else "jsonl" if file.suffix == ".jsonl" else "lines"
     if form == "whole":
-        return [text]
+        return [re.sub(r"\r?\n\Z", "", text) if is_piped else text]  # without what echo adds
     lines = [(number, line) for number, line in enumerate(_LINE_END.split(text), 1) if line.strip()]
     if not lines:
         raise DataError(f"{file} holds no prompt; give one per line")
     return [line if form == "lines" else _of_json(line, f"{file} line {number}") for number, line in lines]
+
+
+def prompt_or_pipe(prompt: str | None, file: Path | None, others: Mapping[str, Sequence[str]]) -> str | None:
+    """The prompt given; without one and without a file, - if standard input is piped and no other option reads it.
+
+    A pipe, a socket or a file may hold a prompt; a terminal and a device such as /dev/null do not.
+    """
+    piped = [option for option, names in others.items() if PIPE in names]
+    if piped and PIPE in (prompt, str(file)):
+        raise ConfigError(f"standard input is read once, for {piped[0]} or for the prompt; give one of them a file")
+    if prompt is not None or file is not None or piped or sys.stdin is None:
+        return prompt
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):  # an object of Python
+        return PIPE
+    return PIPE if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode) else None
+
+
+@contextmanager
+def waiting_for_input() -> Iterator[BinaryIO]:
+    """Standard input; a note says so if it has not ended after a few seconds, as that of a parent program may never."""
+    said = 'waiting for the end of standard input; with a prompt as argument, which may be empty (""), it is not read'
+    waiting = threading.Timer(_PATIENCE, note, [said])
+    waiting.daemon = True
+    waiting.start()
+    try:
+        yield sys.stdin.buffer
+    finally:
+        waiting.cancel()
 
 
 def refuse_reading(given: Mapping[str, Any], what: str) -> None:
@@ -67,11 +105,12 @@ def refuse_reading(given: Mapping[str, Any], what: str) -> None:
 
 
 def _text(file: Path, decoding: Decoding) -> str:
-    name = "standard input" if str(file) == "-" else str(file)
+    is_pipe = str(file) == PIPE
+    name = "standard input" if is_pipe else str(file)
     if is_of_kernel(file):
         raise DataError(f"{name} is a file of the kernel, not a text; copy what it says into a file")
     try:
-        with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as stream:
+        with waiting_for_input() if is_pipe else file.open("rb") as stream:
             raw = stream.read(MAX_TEXT_FILE + 1)
     except OSError as error:
         raise DataError(

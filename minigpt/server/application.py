@@ -180,7 +180,8 @@ class Endpoints:
 
 
 def build_application(models: Models, config: ServeConfig, log: Log) -> Starlette:
-    """The application; `models` are loaded by the caller, `log` gets a line for each request that generates or fails.
+    """The application; `models` are loaded by the caller, `log` gets a line for each request that generates or
+    fails.
     """
     endpoints = Endpoints(models, config, log)
     beside, texts = endpoints.beside, endpoints.tokenizing

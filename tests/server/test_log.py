@@ -31,7 +31,11 @@ def logging_client(**config: Any) -> Iterator[tuple[TestClient, list[str]]]:
         ("/v1/completions", {"promt": "a secret"}, "/v1/completions 400: unknown field 'promt'; did you mean prompt?"),
         ("/v1/completions", {"prompt": {"a": "secret"}}, "/v1/completions 400: prompt is not valid; --log-prompts"),
         ("/v1/completions", {"prompt": "", "stop": [["secret"]]}, "/v1/completions 400: stop[0] is not valid; --log"),
-        ("/v1/completions", '{"prompt": "secret', "/v1/completions 400: the body is not valid; --log-prompts shows why"),
+        (
+            "/v1/completions",
+            '{"prompt": "secret',
+            "/v1/completions 400: the body is not valid; --log-prompts shows why",
+        ),
         ("/v1/completions", {"model": "b", "prompt": ""}, "/v1/completions 404: "),
         ("/v1/chat/completions", {"messages": [{"role": "secret", "content": "x"}]}, "/v1/chat/completions 400: messa"),
         ("/tokenize", {}, "/tokenize 400: prompt is not valid; --log-prompts shows why"),
