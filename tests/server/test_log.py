@@ -34,7 +34,7 @@ def logging_client(**config: Any) -> Iterator[tuple[TestClient, list[str]]]:
         (
             "/v1/completions",
             '{"prompt": "secret',
-            "/v1/completions 400: the body is not valid; --log-prompts shows why",
+            "/v1/completions 400: the body is not valid; --log-prompts",
         ),
         ("/v1/completions", {"model": "b", "prompt": ""}, "/v1/completions 404: "),
         ("/v1/chat/completions", {"messages": [{"role": "secret", "content": "x"}]}, "/v1/chat/completions 400: messa"),
