@@ -140,7 +140,7 @@ class _Files:
 
         tokenizer, layer, head = checkpoint.tokenizer, self.layer or 0, self.head or 0
         if self.page is not None:
-            written = inspection_page(found, tokenizer, checkpoint.directory.name, layer=layer, head=head)
+            written = inspection_page(found, tokenizer, checkpoint.directory.name, layer=self.layer, head=self.head)
             replace_file(targets[self.page], written.encode())
         if self.png is not None:
             labels = [token_label(tokenizer, id) for id in ids]

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from rich.color import Color
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from minigpt.inspection.colors import brightness, color, surprisal_bits, terminal_256
+from minigpt.inspection.colors import background, surprisal_bits
 from minigpt.tokenizer.display import visible
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ _LEGEND_BITS = (0, 1, 2, 3, 5, 7, 10)
 class TokenPainter:
     """Prints a text token by token.
 
-    In a terminal with colors, the background of each token shows its probability. Elsewhere, a line of digits below
-    each line of text gives each token's surprisal in bits, at its first character.
+    In a terminal with colors, the background of each token shows its probability: the stronger, the less likely.
+    Elsewhere, a line of digits below each line of text gives each token's surprisal in bits, at its first character.
     """
 
     def __init__(self, out: Console) -> None:
@@ -58,7 +57,7 @@ class TokenPainter:
             line.append(
                 f" {'≤' if each == _LEGEND_BITS[-1] else ''}{percent(logprob)} ", style=background(logprob, self.out)
             )
-        self.out.print(line.append("  the probability the model gave each token"), soft_wrap=True)
+        self.out.print(line.append("  probability; strong: unlikely"), soft_wrap=True)
 
     def _print_colored(self, text: str, logprob: float | None) -> None:
         style = Style() if logprob is None else background(logprob, self.out)
@@ -127,23 +126,6 @@ def percent(logprob: float) -> str:
     if share >= 9.95:
         return f"{share:.0f}%"
     return f"{share:.1f}%" if share >= 0.95 else f"{share:.2f}%" if share >= 0.01 else "<0.01%"
-
-
-def background(logprob: float, out: Console) -> Style:
-    """The background color of a token's log-probability, with black or white text, whichever is readable on it.
-
-    A terminal with 256 colors has a scale for these: rich would take the nearest of them, which are not in order.
-    """
-    shade = brightness(logprob)
-    if out.color_system == "256":
-        surface = Color.from_ansi(terminal_256(shade))
-        black, white = Color.from_ansi(16), Color.from_ansi(231)  # the first 16 colors depend on the terminal
-    else:
-        surface = Color.from_rgb(*color(shade))
-        black, white = Color.from_rgb(0, 0, 0), Color.from_rgb(255, 255, 255)
-    red, green, blue = surface.get_truecolor()
-    is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 120
-    return Style(color=black if is_light else white, bgcolor=surface)
 
 
 def _digit(surprisal: float) -> str:
