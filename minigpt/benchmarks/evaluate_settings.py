@@ -25,7 +25,7 @@ class BenchmarkSettings(EvaluateSettings):
     """Settings of published benchmarks."""
 
     data: Path | None = setting(  # noqa: RUF009
-        None, "read the benchmark from this file or folder, or - for standard input, instead of the hub"
+        None, "read the benchmark from this file, folder or pipe (-) instead of the hub"
     )
     detokenize: bool = setting(False, "undo the tokenization of the published wikitext, ptb and cbt")
 

@@ -37,9 +37,7 @@ def generate(
     prompt: Annotated[
         str | None,
         typer.Argument(
-            help="the text to continue, or - for standard input; without one, a pipe is read, or else a new document "
-            "begins",
-            metavar="PROMPT",
+            help="the text to continue; without it, or -: what is piped, or else a new document", metavar="PROMPT"
         ),
     ] = None,
     model: Annotated[

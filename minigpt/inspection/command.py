@@ -30,9 +30,7 @@ _N_LEAST_LIKELY = 5
 def inspect(
     given: dict[str, Any],
     model: ModelArgument,
-    prompt: Annotated[
-        str | None, typer.Argument(help="the text to inspect, or - for standard input", metavar="TEXT")
-    ] = None,
+    prompt: Annotated[str | None, typer.Argument(help="the text to inspect, or - for a pipe", metavar="TEXT")] = None,
     file: Annotated[Path | None, typer.Option(help="read the text from this file, or - for standard input")] = None,
     top: Annotated[int, typer.Option(help="how many of the most likely tokens to show at each position", min=1)] = 5,
     table: Annotated[
