@@ -322,6 +322,7 @@ EDGES = (
         name="loggers",
         sentence="TensorBoard and Weights & Biases.",
         package="minigpt.loggers",
+        needs=("removal",),
         provides={
             "sink_settings": "minigpt.loggers.settings:LoggerSettings",
             "sinks": "minigpt.loggers.loggers:logger_sink",
@@ -347,6 +348,12 @@ EDGES = (
         name="pages",
         sentence="What the pages of inspection, reports, the server and an export share.",
         package="minigpt.pages",
+    ),
+    Edge(
+        name="removal",
+        sentence="Runs are removed with everything in their folders.",
+        package="minigpt.removal",
+        commands={"rm": "minigpt.removal.command:remove"},
     ),
     Edge(
         name="foundations",

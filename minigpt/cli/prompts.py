@@ -1,15 +1,13 @@
 """Reads prompts from the command line, a file or standard input, and says what of them the model cannot read."""
 
 import json
-import os
 import re
-import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from minigpt.bounded_reading import MAX_TEXT_FILE, is_of_kernel, parse_json
 from minigpt.cli.render.terminal import note
@@ -69,31 +67,22 @@ def read_prompts(
 
 
 def prompt_or_pipe(prompt: str | None, file: Path | None, others: Mapping[str, Sequence[str]]) -> str | None:
-    """The prompt given; without one and without a file, - if standard input is piped and no other option reads it.
-
-    A pipe, a socket or a file may hold a prompt; a terminal and a device such as /dev/null do not.
-    """
+    """The prompt given; without one and without a file, - for what is piped, unless another option reads that."""
     piped = [option for option, names in others.items() if PIPE in names]
     if piped and PIPE in (prompt, str(file)):
         raise ConfigError(f"standard input is read once, for {piped[0]} or for the prompt; give one of them a file")
-    if prompt is not None or file is not None or piped or sys.stdin is None:
-        return prompt
-    try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (OSError, ValueError):  # an object of Python
-        return PIPE
-    return PIPE if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode) else None
+    is_free = prompt is None and file is None and not piped
+    return PIPE if is_free and sys.stdin is not None and not sys.stdin.isatty() else prompt
 
 
-@contextmanager
-def waiting_for_input() -> Iterator[BinaryIO]:
-    """Standard input; a note says so if it has not ended after a few seconds, as that of a parent program may never."""
+def _read_input() -> bytes:
+    """Standard input to its end; a note says so if that takes long, as the input of a parent program may never end."""
     said = 'waiting for the end of standard input; with a prompt as argument, which may be empty (""), it is not read'
     waiting = threading.Timer(_PATIENCE, note, [said])
     waiting.daemon = True
     waiting.start()
     try:
-        yield sys.stdin.buffer
+        return sys.stdin.buffer.read(MAX_TEXT_FILE + 1)
     finally:
         waiting.cancel()
 
@@ -110,8 +99,11 @@ def _text(file: Path, decoding: Decoding) -> str:
     if is_of_kernel(file):
         raise DataError(f"{name} is a file of the kernel, not a text; copy what it says into a file")
     try:
-        with waiting_for_input() if is_pipe else file.open("rb") as stream:
-            raw = stream.read(MAX_TEXT_FILE + 1)
+        if is_pipe:
+            raw = _read_input()
+        else:
+            with file.open("rb") as stream:
+                raw = stream.read(MAX_TEXT_FILE + 1)
     except OSError as error:
         raise DataError(
             f"{name} cannot be read ({error.strerror}); give a text file, or - for standard input"

@@ -5,10 +5,6 @@ import math
 import os
 import re
 
-from rich.color import Color
-from rich.console import Console
-from rich.style import Style
-
 from minigpt.pages.document import MOST_BITS, read_asset
 
 # The scales of terminals with 256 colors, by their numbers, on a dark and on a light surface: of the fixed palette,
@@ -44,27 +40,6 @@ def tint(strength: float, mode: str) -> tuple[int, int, int]:
         for strong, plain in zip(palette["unlikely"], palette["background"], strict=True)
     )
     return red, green, blue
-
-
-def background(logprob: float, out: Console) -> Style:
-    """The style of a token with this log-probability, whose text is black or white, whichever is readable on it.
-
-    A terminal with 256 colors has a scale for these: rich would take the nearest of them, which are not in order. One
-    with 16, whose colors are its own, has three strengths.
-    """
-    strong, where = strength(logprob), mode()
-    if out.color_system in ("standard", "windows"):
-        return Style.parse(("none", "yellow", "black on yellow")[min(2, int(3 * strong))])
-    if out.color_system == "256":
-        scale = TERMINAL_256[where]
-        surface = Color.from_ansi(scale[round(strong * (len(scale) - 1))])
-        black, white = Color.from_ansi(16), Color.from_ansi(231)  # the first 16 colors depend on the terminal
-    else:
-        surface = Color.from_rgb(*tint(strong, where))
-        black, white = Color.from_rgb(0, 0, 0), Color.from_rgb(255, 255, 255)
-    red, green, blue = surface.get_truecolor()
-    is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 120
-    return Style(color=black if is_light else white, bgcolor=surface)
 
 
 @functools.cache

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
+from rich.color import Color
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from minigpt.inspection.colors import background, surprisal_bits
+from minigpt.inspection.colors import TERMINAL_256, mode, strength, surprisal_bits, tint
 from minigpt.tokenizer.display import visible
 
 if TYPE_CHECKING:
@@ -126,6 +127,27 @@ def percent(logprob: float) -> str:
     if share >= 9.95:
         return f"{share:.0f}%"
     return f"{share:.1f}%" if share >= 0.95 else f"{share:.2f}%" if share >= 0.01 else "<0.01%"
+
+
+def background(logprob: float, out: Console) -> Style:
+    """The style of a token with this log-probability, whose text is black or white, whichever is readable on it.
+
+    A terminal with 256 colors has a scale for these: rich would take the nearest of them, which are not in order. One
+    with 16, whose colors are its own, has three strengths.
+    """
+    strong, where = strength(logprob), mode()
+    if out.color_system in ("standard", "windows"):
+        return Style.parse(("none", "yellow", "black on yellow")[min(2, int(3 * strong))])
+    if out.color_system == "256":
+        scale = TERMINAL_256[where]
+        surface = Color.from_ansi(scale[round(strong * (len(scale) - 1))])
+        black, white = Color.from_ansi(16), Color.from_ansi(231)  # the first 16 colors depend on the terminal
+    else:
+        surface = Color.from_rgb(*tint(strong, where))
+        black, white = Color.from_rgb(0, 0, 0), Color.from_rgb(255, 255, 255)
+    red, green, blue = surface.get_truecolor()
+    is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 120
+    return Style(color=black if is_light else white, bgcolor=surface)
 
 
 def _digit(surprisal: float) -> str:

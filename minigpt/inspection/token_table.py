@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from minigpt.inspection.colors import background, surprisal_bits
-from minigpt.inspection.token_colors import percent
+from minigpt.inspection.colors import surprisal_bits
+from minigpt.inspection.token_colors import background, percent
 
 _LABEL_WIDTH = 14
 _RIGHT_TO_LEFT = range(0x590, 0x900)  # Hebrew, Arabic and related scripts

@@ -9,7 +9,8 @@ import pytest
 from rich.color import Color
 from rich.console import Console
 
-from minigpt.inspection.colors import TERMINAL_256, background, mode, strength, surprisal_bits, tint
+from minigpt.inspection.colors import TERMINAL_256, mode, strength, surprisal_bits, tint
+from minigpt.inspection.token_colors import background
 from minigpt.pages.document import CIVIDIS, read_asset
 
 

@@ -113,13 +113,10 @@ def _progress_lines(out: Console, what: str, shown: Callable[[float], str], *, a
     def report(done: float, total: float, now: str = what) -> None:
         nonlocal due
         seconds = time.monotonic() - begin
-        if seconds < due or done >= total:
-            return
-        due = seconds + min(_LONGEST_SILENCE, max(_FIRST_LINE, seconds / 2))
-        times = f"{duration(seconds)} elapsed"
-        if amounts and done:
-            now = f"{now} {shown(done)} of {shown(total)}"
-            times += f", {duration(seconds / done * (total - done))} left"
-        out.print(Text(f"{now}  {times}"), soft_wrap=True)
+        if seconds >= due and done < total:
+            due = seconds + min(_LONGEST_SILENCE, max(_FIRST_LINE, seconds / 2))
+            amount = f" {shown(done)} of {shown(total)}" if amounts else ""
+            left = f", {duration(seconds / done * (total - done))} left" if amounts and done else ""
+            out.print(Text(f"{now}{amount}  {duration(seconds)} elapsed{left}"), soft_wrap=True)
 
     return report
