@@ -91,8 +91,7 @@ class Evaluator:
         self._assumed = 0.0  # seconds per token, until an evaluation is measured
         context = config.context_length or model.config.n_positions
         prompts = (choose(corpus, context // 2) for choose in provided("sample_prompt"))
-        given = config.sample_prompt
-        self.sample_prompt = next(filter(None, prompts), "") if given is None else given
+        self.sample_prompt = next(filter(None, prompts), "") if config.sample_prompt is None else config.sample_prompt
 
     def evaluate(self) -> EvaluationResult | None:
         """The loss on evenly spaced windows of about `eval_tokens` validation tokens; None without a validation text.
@@ -273,16 +272,14 @@ class PeriodicEvaluation:
         if self.budget.progress_fraction(progress) > 0 and self.checkpointer.world.is_main:
             run_seconds = progress.seconds + self.budget.seconds_left(progress)
         measured: dict[str, Any] = {}
-        figures: dict[str, Any] = {}
+        figures: dict[str, Any] = {"best_of": config.texts_per_prompt}
         for monitor in self.monitors:
             of_event, of_log = monitor.on_sample(progress.step, prompt, text, run_seconds)
             measured |= of_event
             figures |= of_log
         self.clock.synchronize(progress)
         progress.record_sample()
-        best_of = config.texts_per_prompt
-        figures |= {"best_of": best_of} if best_of > 1 else {}
         self.checkpointer.log({"step": progress.step, "prompt": prompt, "sample": text, **figures})
-        yield Sample(progress.step, prompt, text, measured, best_of)
+        yield Sample(progress.step, prompt, text, measured, config.texts_per_prompt)
         notices = [notice for monitor in self.monitors for notice in monitor.take_notices()]
         yield from (Notice(progress.step, notice) for notice in notices)
