@@ -1,19 +1,22 @@
 """Bans the tokens that a model has not seen in training: finds them, and never draws them."""
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from minigpt.data.corpus import Corpus
 from minigpt.generation.logits_processors import BanTokens
 from minigpt.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from minigpt.data.corpus import Corpus  # which generation does not need
 
 _BLOCK = 2**22  # tokens that are looked at together
 _BANS: WeakKeyDictionary[Tokenizer, BanTokens] = WeakKeyDictionary()
 
 
-def unseen_tokens(corpus: Corpus, among: Sequence[int] | None) -> Sequence[int]:
+def unseen_tokens(corpus: "Corpus", among: Sequence[int] | None) -> Sequence[int]:
     """The ids that are not in the training part, but those at which a text ends (the seam `unseen_tokens`).
 
     A model that is trained further may know other tokens from before: then only those `among` the ids that were unseen
