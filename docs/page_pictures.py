@@ -112,8 +112,6 @@ def main() -> None:
     parser.add_argument("--text", default=str(ROOT / "demo" / "sherlock_holmes.txt"), help="the text to train on")
     parser.add_argument("--minutes", default="2", help="how long to train")
     parser.add_argument("--run", help="the folder of a run to show instead")
-    parser.add_argument("--layer", default="3", help="the layer that the page of minigpt inspect opens with")
-    parser.add_argument("--head", default="2", help="its head")
     arguments = parser.parse_args()
     images = ROOT / "docs" / "images"
     with tempfile.TemporaryDirectory() as folder:
@@ -123,8 +121,7 @@ def main() -> None:
             minigpt("train", arguments.text, "--minutes", arguments.minutes, *here)
         report, inspection = Path(folder, "report.html"), Path(folder, "inspection.html")
         minigpt("report", str(run), "--output", str(report))
-        layer = ["--layer", arguments.layer, "--head", arguments.head]
-        minigpt("inspect", str(run), TEXT, "--html", str(inspection), *layer)
+        minigpt("inspect", str(run), TEXT, "--html", str(inspection))
         photograph(report, images / "report.png", REPORT_HEIGHT)
         photograph(inspection, images / "inspection.png", INSPECTION_HEIGHT)
         photograph_playground(run, images / "playground.png")

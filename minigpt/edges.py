@@ -90,11 +90,12 @@ EDGES = (
     ),
     Edge(
         name="penalties",
-        sentence="Penalties for repetition, biases of tokens, and forbidden words.",
+        sentence="Penalties for repetition, biases of tokens, forbidden words, and tokens that a model has not seen.",
         package="minigpt.penalties",
         provides={
             "sampling_settings": "minigpt.penalties.settings:PenaltySettings",
             "logits_processors": "minigpt.penalties.processors:penalties",
+            "unseen_tokens": "minigpt.penalties.unseen_tokens:unseen_tokens",
         },
     ),
     Edge(
@@ -213,6 +214,7 @@ EDGES = (
             "annotations": "minigpt.chat_logs.annotations:ChatAnnotations",
             "evaluate_settings": "minigpt.chat_logs.evaluate_settings:RoleSettings",
             "token_reader": "minigpt.chat_logs.conversations:reader",
+            "sample_prompt": "minigpt.chat_logs.chat_corpus:sample_prompt",
         },
     ),
     Edge(
@@ -289,7 +291,10 @@ EDGES = (
         name="held_out",
         sentence="The held-out part of a training text, and whether a text was trained on.",
         package="minigpt.held_out",
-        provides={"evaluate_settings": "minigpt.held_out.evaluate_settings:HeldOutSettings"},
+        provides={
+            "evaluate_settings": "minigpt.held_out.evaluate_settings:HeldOutSettings",
+            "sample_prompt": "minigpt.held_out.sample_prompt:sample_prompt",
+        },
     ),
     Edge(
         name="inspection",
@@ -317,6 +322,7 @@ EDGES = (
         name="loggers",
         sentence="TensorBoard and Weights & Biases.",
         package="minigpt.loggers",
+        needs=("removal",),
         provides={
             "sink_settings": "minigpt.loggers.settings:LoggerSettings",
             "sinks": "minigpt.loggers.loggers:logger_sink",
@@ -348,6 +354,12 @@ EDGES = (
         name="pages",
         sentence="What the pages of inspection, reports, the server and an export share.",
         package="minigpt.pages",
+    ),
+    Edge(
+        name="removal",
+        sentence="Runs are removed with everything in their folders.",
+        package="minigpt.removal",
+        commands={"rm": "minigpt.removal.command:remove"},
     ),
     Edge(
         name="foundations",

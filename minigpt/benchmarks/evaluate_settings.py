@@ -25,7 +25,7 @@ class BenchmarkSettings(EvaluateSettings):
     """Settings of published benchmarks."""
 
     data: Path | None = setting(  # noqa: RUF009
-        None, "read the benchmark from this file or folder instead of the hub", common=True
+        None, "read the benchmark from this file, folder or pipe (-) instead of the hub", common=True
     )
     detokenize: bool = setting(False, "undo the tokenization of the published wikitext, ptb and cbt")
 
@@ -57,10 +57,12 @@ class BenchmarkSettings(EvaluateSettings):
             raise ConfigError("--detokenize is only for wikitext2, wikitext103, ptb and cbt")
 
     def prepare(self, names: Sequence[str]) -> list[Measurement]:
+        from minigpt.benchmarks.files import piped_data
         from minigpt.benchmarks.suite import BENCHMARKS, find_data
 
         own = [name for name in names if name in BENCHMARKS]
-        files = {name: find_data(name, self.data) for name in own}  # the hub shows its own progress
+        piped = piped_data() if own and str(self.data) == "-" else []
+        files = {name: piped or find_data(name, self.data) for name in own}  # the hub shows its own progress
         measured = [partial(_measure, files, self.detokenize)] if files else []
         return [*super().prepare(names), *measured]
 

@@ -1,13 +1,18 @@
 """Reads the lines and records of benchmark files, plain or compressed, each with its location for messages."""
 
+import atexit
 import bz2
 import gzip
 import io
 import lzma
+import shutil
+import sys
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from minigpt.benchmarks.results import DataFile
@@ -29,6 +34,14 @@ def check_packages(files: Iterable[DataFile]) -> None:
     for data in files:
         if data.path.suffix == ".parquet":
             check_installed(f"reading {data.name}", "pyarrow", instead=_WITHOUT_PYARROW)
+
+
+def piped_data() -> list[DataFile]:
+    """What standard input holds, in a temporary file that is removed when this process ends."""
+    with tempfile.NamedTemporaryFile(prefix="minigpt-", delete=False) as file:
+        atexit.register(Path(file.name).unlink, missing_ok=True)
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return [DataFile(Path(file.name), "standard input")]
 
 
 def read_lines(data: DataFile) -> Iterator[tuple[int, str]]:

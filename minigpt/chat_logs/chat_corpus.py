@@ -107,3 +107,8 @@ class ChatCorpus(Corpus):
 def _is_scored(speakers: npt.NDArray[Any], role: str) -> npt.NDArray[np.bool_]:
     scored = speakers != UNLEARNED if role == "all" else speakers == speaker_number(role)
     return cast("npt.NDArray[np.bool_]", scored)
+
+
+def sample_prompt(corpus: Corpus, most: int) -> str:
+    """The first question of a chat log (the seam `sample_prompt`); empty for another text."""
+    return corpus.first_question(most) if isinstance(corpus, ChatCorpus) else ""

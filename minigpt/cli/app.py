@@ -30,7 +30,6 @@ _SPINE = {  # the commands that need no edge: their functions by name
     "evaluate": "minigpt.cli.evaluate:evaluate",
     "info": "minigpt.cli.info:info",
     "list": "minigpt.cli.list_models:list_models",
-    "rm": "minigpt.cli.remove:remove",
 }
 # In the order of --help; a command that is not named here comes last.
 _ORDER = (

@@ -9,7 +9,7 @@ import typer
 from minigpt.cli.generate_settings import GenerateSettings
 from minigpt.cli.models import AdapterOption, DtypeOption, ModelOption, open_engine, open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, common_option, names_of, settings_options
-from minigpt.cli.prompts import READING, note_unread_text, read_prompts, refuse_reading
+from minigpt.cli.prompts import PIPE, READING, note_unread_text, prompt_or_pipe, read_prompts, refuse_reading
 from minigpt.cli.render.continuations import Continuation, JsonOutput, Output, PlainOutput, collect
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig, SamplingConfig
@@ -35,7 +35,10 @@ _SETTINGS: type[GenerateSettings] = combined(
 def generate(
     given: dict[str, Any],
     prompt: Annotated[
-        str | None, typer.Argument(help="the text to continue; without one, a new document begins", metavar="PROMPT")
+        str | None,
+        typer.Argument(
+            help="the text to continue; without it, or -: what is piped, or else a new document", metavar="PROMPT"
+        ),
     ] = None,
     model: ModelOption = None,
     adapter: AdapterOption = None,
@@ -55,15 +58,16 @@ def generate(
 
     - `minigpt generate "Call me"`
     - `minigpt generate "Call me" --model moby_dick --temperature 0.7 --samples 3`
-    - `cat letter.txt | minigpt generate --prompt-file - --until paragraph --json`
+    - `cat letter.txt | minigpt generate --until paragraph --json`
     - `minigpt generate "Call me" --memorization`
     """
     read_with = {name: given.pop(name) for name in READING if name in given}
     config, reading = SamplingConfig(**given), ReadingConfig(**read_with)  # before the slow imports
     settings = _SETTINGS(**options)
-    prompts = read_prompts(prompt, prompt_file, settings.prompt_format, reading)
     settings.check_together(config, as_json=as_json)
-    if prompt_file is None and not any(settings.reads_files.values()):
+    prompt = prompt_or_pipe(prompt, prompt_file, settings.reads_files)
+    prompts = read_prompts(prompt, prompt_file, settings.prompt_format, reading)
+    if prompt_file is None and prompt != PIPE and not any(settings.reads_files.values()):
         refuse_reading(read_with, f"the texts of {' and '.join([*settings.reads_files, '--prompt-file'])}")
 
     from minigpt.generation.healing import encode_prompt

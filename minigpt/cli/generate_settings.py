@@ -1,5 +1,6 @@
 """The settings of `minigpt generate` beside those of sampling; edges add theirs, and other forms of its output."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -45,8 +46,8 @@ class GenerateSettings(EngineSettings):
         return {}
 
     @property
-    def reads_files(self) -> dict[str, bool]:
-        """The options that name texts to read, and whether each is given."""
+    def reads_files(self) -> dict[str, Sequence[str]]:
+        """The options that name texts to read, and what is given to each."""
         return {}
 
     def check_together(self, config: SamplingConfig, *, as_json: bool) -> None:  # noqa: ARG002

@@ -3,8 +3,9 @@
 import json
 import re
 import sys
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 # str.splitlines() would also split at characters that a prompt may contain, such as a form feed or U+2028.
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
+PIPE = "-"  # the name of standard input
+_PATIENCE = 3.0  # seconds without a note
+
 READING = ("encoding", "encoding_errors")  # the settings with which a file of prompts is read
 
 PromptFormat = Literal["auto", "lines", "jsonl", "whole"]
@@ -31,7 +35,7 @@ PromptFormat = Literal["auto", "lines", "jsonl", "whole"]
 def read_prompts(
     prompt: str | None, file: Path | None, form: PromptFormat, reading: ReadingConfig, *, option: str = "--prompt-file"
 ) -> list[str | list[int]]:
-    """The prompt given, or the prompts in a file.
+    """The prompt given, or the prompts in a file; the prompt - is what standard input holds.
 
     The file holds one prompt per line (`lines`), one JSON value per line (`jsonl`: a string, a list of token ids, or an
     object with one of them as "prompt"), or a single prompt (`whole`). `auto` goes by the name: jsonl for .jsonl, whole
@@ -41,6 +45,8 @@ def read_prompts(
     """
     if prompt is not None and file is not None:
         raise ConfigError("a prompt cannot be combined with --prompt-file; give one of the two")
+    is_piped = prompt == PIPE
+    file = Path(PIPE) if is_piped else file
     if file is None:
         if form != "auto":
             raise ConfigError(f"--prompt-format {form} describes a file; give it with --prompt-file")
@@ -51,13 +57,34 @@ def read_prompts(
         return [prompt]
     text = _text(file, Decoding(reading.encoding, reading.encoding_errors))
     if form == "auto":
-        form = "whole" if str(file) == "-" else "jsonl" if file.suffix == ".jsonl" else "lines"
+        form = "whole" if str(file) == PIPE else "jsonl" if file.suffix == ".jsonl" else "lines"
     if form == "whole":
-        return [text]
+        return [re.sub(r"\r?\n\Z", "", text) if is_piped else text]  # without what echo adds
     lines = [(number, line) for number, line in enumerate(_LINE_END.split(text), 1) if line.strip()]
     if not lines:
         raise DataError(f"{file} holds no prompt; give one per line")
     return [line if form == "lines" else _of_json(line, f"{file} line {number}") for number, line in lines]
+
+
+def prompt_or_pipe(prompt: str | None, file: Path | None, others: Mapping[str, Sequence[str]]) -> str | None:
+    """The prompt given; without one and without a file, - for what is piped, unless another option reads that."""
+    piped = [option for option, names in others.items() if PIPE in names]
+    if piped and PIPE in (prompt, str(file)):
+        raise ConfigError(f"standard input is read once, for {piped[0]} or for the prompt; give one of them a file")
+    is_free = prompt is None and file is None and not piped
+    return PIPE if is_free and sys.stdin is not None and not sys.stdin.isatty() else prompt
+
+
+def _read_input() -> bytes:
+    """Standard input to its end; a note says so if that takes long, as the input of a parent program may never end."""
+    said = 'waiting for the end of standard input; with a prompt as argument, which may be empty (""), it is not read'
+    waiting = threading.Timer(_PATIENCE, note, [said])
+    waiting.daemon = True
+    waiting.start()
+    try:
+        return sys.stdin.buffer.read(MAX_TEXT_FILE + 1)
+    finally:
+        waiting.cancel()
 
 
 def refuse_reading(given: Mapping[str, Any], what: str) -> None:
@@ -67,12 +94,16 @@ def refuse_reading(given: Mapping[str, Any], what: str) -> None:
 
 
 def _text(file: Path, decoding: Decoding) -> str:
-    name = "standard input" if str(file) == "-" else str(file)
+    is_pipe = str(file) == PIPE
+    name = "standard input" if is_pipe else str(file)
     if is_of_kernel(file):
         raise DataError(f"{name} is a file of the kernel, not a text; copy what it says into a file")
     try:
-        with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as stream:
-            raw = stream.read(MAX_TEXT_FILE + 1)
+        if is_pipe:
+            raw = _read_input()
+        else:
+            with file.open("rb") as stream:
+                raw = stream.read(MAX_TEXT_FILE + 1)
     except OSError as error:
         raise DataError(
             f"{name} cannot be read ({error.strerror}); give a text file, or - for standard input"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, Self
 
 from minigpt.errors import ConfigError
 from minigpt.settings import Settings, setting
@@ -62,6 +62,10 @@ class SamplingSettings(Settings):
         if "" in self.stop:
             raise ConfigError("stop ('') must be a text to stop before")
         _ = self.keep_first
+
+    def likeliest_of(self, texts: int) -> Self:  # noqa: ARG002
+        """These settings for the most likely of so many texts, if something installed can choose it."""
+        return self
 
     @property
     def texts_per_prompt(self) -> int:

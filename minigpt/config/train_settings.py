@@ -72,8 +72,9 @@ class TrainSettings(Settings):
         chosen=True,
     )
     sample_every: int | None = _saving(None, "steps between samples; 0: none [default: at most 5 samples]", min=0)
-    sample_prompt: str = _saving(
-        "", "prompt of the samples [default: the start of a document, or a held-out question of a chat log]"
+    sample_prompt: str | None = _saving(
+        None,
+        "prompt of the samples; empty: a new document [default: the start of a held-out sentence or question]",
     )
     save_every: int | None = _saving(None, "steps between checkpoints [default: one at every evaluation]", min=1)
     save_minutes: float = _saving(5.0, "maximum minutes between checkpoints", above=0)

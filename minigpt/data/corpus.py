@@ -289,11 +289,6 @@ class Corpus:
         """Whether the loss includes every token: with `all`, unless messages have weight 0."""
         return role == "all"
 
-    def first_question(self, most: int) -> str:  # noqa: ARG002
-        """The beginning of a held-out conversation up to the assistant's first turn; empty without one of at most
-        `most` tokens."""
-        return ""
-
     def scored(self, role: str, part: Part = "validation") -> npt.NDArray[np.bool_] | None:  # noqa: ARG002
         """Which tokens of a part the loss on this role's turns includes, (N,); None for all."""
         return None

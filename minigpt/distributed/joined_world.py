@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +136,7 @@ def _train_with_main(world: "World") -> None:
             f"process {world.rank + 1} of {world.size} cannot read the tokens of the text in {message['tokens']}; set "
             "MINIGPT_CACHE to a folder that all machines share, and keep files of tokens in one"
         ) from error
+    corpus = replace(corpus, tokenizer=corpus.tokenizer.with_suppressed_ids(message["suppressed"]))
     control, model = Control(), _uninitialized(GPTConfig(**message["model"]))
     prepare_model(model, training)
     if is_child():

@@ -115,8 +115,8 @@ class ProcessGroup(JoinedWorld):
             return
         self.announce("run", str(job.run.directory))
         model, training = job.model.config.to_dict(), job.config.to_dict()
-        tokens = str(job.corpus.path.absolute())
-        self.broadcast_object({"model": model, "training": training, "tokens": tokens, "resume": job.resume})
+        corpus = {"tokens": str(job.corpus.path.absolute()), "suppressed": job.corpus.tokenizer.suppressed_ids}
+        self.broadcast_object({"model": model, "training": training, "resume": job.resume, **corpus})
 
     def device(self, name: str) -> torch.device:
         device = local_device(name, self.local_size, self.local_rank)

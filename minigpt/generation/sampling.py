@@ -32,7 +32,8 @@ UNDECIDED = -1  # instead of a token: see `Sampler.pick_at_once`
 _COLDEST, _HOTTEST = 1e-30, 1e30  # temperatures; much smaller and larger numbers are 0 and infinite in float32
 
 NO_TOKEN_LEFT = (
-    "no token is left to choose: bad_words, no_repeat_ngram_size, min_new_tokens or a logits processor bans them all"
+    "no token is left to choose: bad_words, no_repeat_ngram_size, min_new_tokens, the model's suppress_tokens or a "
+    "logits processor ban them all"
 )
 
 
@@ -41,8 +42,8 @@ class Sampler:
 
     The steps, in transformers' order:
     1. `processors`: logit bias, repetition penalty, frequency and presence penalty, no repeated n-grams, bad words,
-       minimum of new tokens, the caller's processors, and a ban of ids that have no token. At last `constraint`, if
-       there is a tokenizer and the states of the rows are given: the text stays UTF-8.
+       unseen tokens, minimum of new tokens, the caller's processors, and a ban of ids that have no token. At last
+       `constraint`, if there is a tokenizer and the states of the rows are given: the text stays UTF-8.
        Temperature 0 and beam search then take the most likely tokens; the next steps are for drawing.
     2. Temperature, top-k, top-p, min-p, typical-p.
     3. The draw, a pure function of the seed, the sample and the step.

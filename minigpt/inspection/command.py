@@ -10,7 +10,7 @@ import typer
 
 from minigpt.cli.models import open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, ModelArgument, settings_options
-from minigpt.cli.prompts import READING, note_unread_text, read_prompts, refuse_reading
+from minigpt.cli.prompts import PIPE, READING, note_unread_text, read_prompts, refuse_reading
 from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig, SamplingConfig
 from minigpt.errors import ConfigError, DataError, GenerationError
@@ -30,7 +30,7 @@ _N_LEAST_LIKELY = 5
 def inspect(
     given: dict[str, Any],
     model: ModelArgument = None,
-    prompt: Annotated[str | None, typer.Argument(help="the text to inspect", metavar="TEXT")] = None,
+    prompt: Annotated[str | None, typer.Argument(help="the text to inspect, or - for a pipe", metavar="TEXT")] = None,
     file: Annotated[Path | None, typer.Option(help="read the text from this file, or - for standard input")] = None,
     top: Annotated[int, typer.Option(help="how many of the most likely tokens to show at each position", min=1)] = 5,
     table: Annotated[
@@ -62,7 +62,7 @@ def inspect(
     if as_json and table:
         raise ConfigError("--json cannot be combined with --table; give one of the two")
     read_with = {name: given.pop(name) for name in READING if name in given}
-    if file is None:
+    if file is None and prompt != PIPE:
         refuse_reading(read_with, "the text of --file")
     text = _text(prompt, file, ReadingConfig(**read_with))
 
@@ -138,7 +138,7 @@ class _Files:
 
         tokenizer, layer, head = checkpoint.tokenizer, self.layer or 0, self.head or 0
         if self.page is not None:
-            written = inspection_page(found, tokenizer, checkpoint.directory.name, layer=layer, head=head)
+            written = inspection_page(found, tokenizer, checkpoint.directory.name, layer=self.layer, head=self.head)
             replace_file(targets[self.page], written.encode())
         if self.png is not None:
             labels = [token_label(tokenizer, id) for id in ids]

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from minigpt.config import GPTConfig
 from minigpt.inspection.activations import Inspection, Predictions, mean_bits
-from minigpt.inspection.colors import DARKEST_BITS
+from minigpt.inspection.opening import opening
+from minigpt.pages.document import MOST_BITS
 from minigpt.storage.run_log import replace_nonfinite
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -22,9 +23,9 @@ def most_tokens(config: GPTConfig, weights: int) -> int:
 
 
 def inspection_json(
-    inspection: Inspection, tokenizer: Tokenizer, model: str, *, layer: int = 0, head: int = 0
+    inspection: Inspection, tokenizer: Tokenizer, model: str, *, layer: int | None = None, head: int | None = None
 ) -> dict[str, Any]:
-    """The data of the views of an inspection, which begin with the attention map of one layer and head.
+    """The data of the views of an inspection, which begin with what `opening` chooses.
 
     Attention weights have 16 bits, a precision of 8e-6; a map is stored as its lower triangle.
     """
@@ -32,6 +33,7 @@ def inspection_json(
     lens = inspection.lens
     shown = sorted({*inspection.ids.tolist(), *lens.top_ids.flatten().tolist()})
     number_of = {id: number for number, id in enumerate(shown)}
+    layer, head, token = opening(inspection, layer, head)
     per_token, per_byte = mean_bits(inspection.predictions, inspection.ids.tolist(), tokenizer.token_lengths)
     return {
         "model": model,
@@ -39,6 +41,7 @@ def inspection_json(
         "heads": n_head,
         "layer": layer,
         "head": head,
+        "token": token,
         "labels": [token_label(tokenizer, id) for id in shown],
         "tokens": [number_of[id] for id in inspection.ids.tolist()],
         **replace_nonfinite({"bitsPerToken": per_token, "bitsPerByte": per_byte}),
@@ -48,7 +51,7 @@ def inspection_json(
             name.removesuffix("_norms"): _rounded(getattr(inspection, name))
             for name in ("token_norms", "position_norms", "attention_norms", "mlp_norms", "residual_norms")
         },
-        "darkestBits": DARKEST_BITS,
+        "darkestBits": MOST_BITS,
     }
 
 

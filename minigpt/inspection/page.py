@@ -41,8 +41,10 @@ def page_assets(script_names: Sequence[str], package: str = "minigpt.pages") -> 
     return scripts, styles
 
 
-def inspection_page(inspection: Inspection, tokenizer: Tokenizer, model: str, *, layer: int = 0, head: int = 0) -> str:
-    """The page of an inspection, which opens with the attention map of one layer and head."""
+def inspection_page(
+    inspection: Inspection, tokenizer: Tokenizer, model: str, *, layer: int | None = None, head: int | None = None
+) -> str:
+    """The page of an inspection, which opens with this attention map, or with a token and map that tell something."""
     data = inspection_json(inspection, tokenizer, model, layer=layer, head=head)
     labels = [data["labels"][number] for number in data["tokens"]]
     start = "".join(labels[:12]).replace("␣", " ")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from minigpt.inspection.colors import brightness, color, surprisal_bits, terminal_256
+from minigpt.inspection.colors import TERMINAL_256, mode, strength, surprisal_bits, tint
 from minigpt.tokenizer.display import visible
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ _LEGEND_BITS = (0, 1, 2, 3, 5, 7, 10)
 class TokenPainter:
     """Prints a text token by token.
 
-    In a terminal with colors, the background of each token shows its probability. Elsewhere, a line of digits below
-    each line of text gives each token's surprisal in bits, at its first character.
+    In a terminal with colors, the background of each token shows its probability: the stronger, the less likely.
+    Elsewhere, a line of digits below each line of text gives each token's surprisal in bits, at its first character.
     """
 
     def __init__(self, out: Console) -> None:
@@ -58,7 +58,7 @@ class TokenPainter:
             line.append(
                 f" {'≤' if each == _LEGEND_BITS[-1] else ''}{percent(logprob)} ", style=background(logprob, self.out)
             )
-        self.out.print(line.append("  the probability the model gave each token"), soft_wrap=True)
+        self.out.print(line.append("  probability; strong: unlikely"), soft_wrap=True)
 
     def _print_colored(self, text: str, logprob: float | None) -> None:
         style = Style() if logprob is None else background(logprob, self.out)
@@ -130,16 +130,20 @@ def percent(logprob: float) -> str:
 
 
 def background(logprob: float, out: Console) -> Style:
-    """The background color of a token's log-probability, with black or white text, whichever is readable on it.
+    """The style of a token with this log-probability, whose text is black or white, whichever is readable on it.
 
-    A terminal with 256 colors has a scale for these: rich would take the nearest of them, which are not in order.
+    A terminal with 256 colors has a scale for these: rich would take the nearest of them, which are not in order. One
+    with 16, whose colors are its own, has three strengths.
     """
-    shade = brightness(logprob)
+    strong, where = strength(logprob), mode()
+    if out.color_system in ("standard", "windows"):
+        return Style.parse(("none", "yellow", "black on yellow")[min(2, int(3 * strong))])
     if out.color_system == "256":
-        surface = Color.from_ansi(terminal_256(shade))
+        scale = TERMINAL_256[where]
+        surface = Color.from_ansi(scale[round(strong * (len(scale) - 1))])
         black, white = Color.from_ansi(16), Color.from_ansi(231)  # the first 16 colors depend on the terminal
     else:
-        surface = Color.from_rgb(*color(shade))
+        surface = Color.from_rgb(*tint(strong, where))
         black, white = Color.from_rgb(0, 0, 0), Color.from_rgb(255, 255, 255)
     red, green, blue = surface.get_truecolor()
     is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 120

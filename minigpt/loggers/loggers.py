@@ -14,10 +14,10 @@ from typing import Any
 from minigpt.cli.render.terminal import note
 from minigpt.errors import ConfigError, first_line_of
 from minigpt.loggers.settings import LoggerSettings
+from minigpt.removal.remove_run import find_removable, remove_run
 from minigpt.runs.events import Event, Planned, Remark, StageEnded, Started
 from minigpt.runs.job import Job, Sink
 from minigpt.runs.sink_settings import SinkSettings
-from minigpt.storage.remove_run import find_removable, remove_run
 from minigpt.storage.run import Run
 from minigpt.training.events import Activity, Evaluation, Finished, Notice, Sample, Saved, Step
 from minigpt.training.events import Event as TrainEvent

@@ -1,5 +1,6 @@
 """`minigpt generate --memorization`: what the continuations copy from the training text."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,8 @@ class CopySettings(GenerateSettings):
         return [*super().forms, *(["--memorization"] if self.memorization else [])]
 
     @property
-    def reads_files(self) -> dict[str, bool]:
-        return super().reads_files | {"--corpus": bool(self.corpus)}
+    def reads_files(self) -> dict[str, Sequence[str]]:
+        return super().reads_files | {"--corpus": self.corpus}
 
     def check_together(self, config: SamplingConfig, *, as_json: bool) -> None:
         if self.corpus and not self.memorization:

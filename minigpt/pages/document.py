@@ -10,8 +10,9 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-# The colors of cividis at 0, 0.1, …, 1, from matplotlib: from dark blue to bright yellow, which color-blind readers can
-# read too.
+MOST_BITS = 10  # the surprisal with the strongest color: a probability of 1 in 1024
+# The colors of attention weights, those of cividis at 0, 0.1, …, 1, from matplotlib: from dark blue to bright yellow,
+# which color-blind readers can read too.
 # Source: Nuñez, Anderton and Renslow 2018, "Optimizing colormaps with consideration for color vision deficiency".
 CIVIDIS = (
     "00224e", "083370", "35456c", "4f576c", "666970", "7d7c78", "948e77", "aea371", "c8b866", "e5cf52", "fee838"
@@ -74,9 +75,10 @@ def document(
     policy: str = "",
     body: str = "",
 ) -> str:
-    """A self-contained page that runs the scripts on the data and CIVIDIS; the default policy is `content_policy`.
+    """A self-contained page that runs the scripts on the data and the colors' constants.
 
-    `kind` is noted in the page, as `mark_of` says. The palette comes before the styles, `body` before the scripts.
+    The default policy is `content_policy`. `kind` is noted in the page, as `mark_of` says. The palette comes before the
+    styles, `body` before the scripts.
     Raises: ValueError for NaN or infinity in the data, which JSON cannot hold; give None instead.
     """
     joined = joined_styles(styles)
@@ -86,7 +88,7 @@ def document(
         policy=html.escape(policy or content_policy(scripts, [joined]), quote=True),
         styles=joined,
         body=body,
-        data=script_json({"scale": CIVIDIS, **data}),
+        data=script_json({"scale": CIVIDIS, "mostBits": MOST_BITS, **data}),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
 

@@ -11,6 +11,7 @@ from minigpt.device import to_device
 from minigpt.errors import ConfigError
 from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.penalties.settings import PenaltySettings, parse_logit_bias
+from minigpt.penalties.unseen_tokens import ban_of_unseen
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _CHECKED = 8  # tokens of an n-gram that are compared before it is checked whether any run is left
@@ -20,8 +21,9 @@ _MAX_DIGITS = 18  # of a token's id in an option; torch's integers hold them
 def penalties(config: SamplingConfig, tokenizer: Tokenizer | None) -> Iterator[LogitsProcessor]:
     """The processors that the settings ask for, in transformers' order (the seam `logits_processors`)."""
     settings = PenaltySettings.of(config)
-    if settings.logit_bias:
-        yield LogitBias([_token_bias(entry, tokenizer) for entry in settings.logit_bias])
+    biases = [_token_bias(entry, tokenizer) for entry in settings.logit_bias]
+    if biases:
+        yield LogitBias(biases)
     if settings.repetition_penalty != 1:
         yield RepetitionPenalty(settings.repetition_penalty)
     if settings.frequency_penalty != 0 or settings.presence_penalty != 0:
@@ -32,6 +34,10 @@ def penalties(config: SamplingConfig, tokenizer: Tokenizer | None) -> Iterator[L
         if tokenizer is None:
             raise ConfigError(f"bad_words ({', '.join(map(repr, settings.bad_words))}) need a tokenizer")
         yield BadWords([ids for text in settings.bad_words for ids in _spellings(text, tokenizer)])
+    if tokenizer is not None and not settings.allow_unseen_tokens:
+        wanted = {id for id, number in biases if number > 0}
+        if (ban := ban_of_unseen(tokenizer, wanted)) is not None:
+            yield ban
 
 
 class LogitBias:

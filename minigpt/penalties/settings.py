@@ -31,6 +31,7 @@ class PenaltySettings(SamplingSettings):
     bad_words: tuple[str, ...] = _sampling(
         (), "never generate the usual tokens of this text; other tokens may still spell it; repeatable", escapes=True
     )
+    allow_unseen_tokens: bool = _sampling(False, "also draw tokens that the training text does not contain")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -125,6 +125,7 @@ def _sample(line: Line) -> dict[str, Any]:
         "step": line["step"],
         "prompt": line.get("prompt", ""),
         "text": line["sample"],
+        "bestOf": line.get("best_of", 1),
         "longestRun": longest and rounded(longest.length),
         "longestText": longest and str(longest),
         "copiedShare": rounded(line.get("copied_share")),

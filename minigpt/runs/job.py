@@ -18,9 +18,10 @@ from minigpt.runs.events import Event, Started, TrainingEvent
 from minigpt.runs.plan import Plan, planner
 from minigpt.runs.saved_state import resume_point
 from minigpt.runs.sink_settings import sink_settings
-from minigpt.storage.checkpoint import CONFIG, config_files, read_config
+from minigpt.storage.checkpoint import CONFIG, GENERATION_CONFIG, config_files, read_config
 from minigpt.storage.files import atomic_write
 from minigpt.storage.run import Run
+from minigpt.tokenizer.config_files import read_config as read_tokenizer_config
 from minigpt.training import loop
 from minigpt.training.budget import Budget, planned_steps
 from minigpt.training.clock import Control
@@ -222,6 +223,11 @@ def _start(job: Job) -> Iterator[Started]:
 def write_changes(job: Job) -> None:
     """Writes the changed settings of a resumed run."""
     run = job.run
-    if read_config(run.directory).dropout != job.model.config.dropout:
-        atomic_write(run.directory / CONFIG, config_files(job.model, job.corpus.tokenizer)[CONFIG])
+    tokenizer, folder = job.corpus.tokenizer, run.directory
+    changed = {
+        CONFIG: read_config(folder).dropout != job.model.config.dropout,
+        GENERATION_CONFIG: tuple(read_tokenizer_config(folder).suppressed_ids) != tokenizer.suppressed_ids,
+    }
+    for name in filter(changed.get, changed):
+        atomic_write(folder / name, config_files(job.model, tokenizer)[name])
     run.update()

@@ -1,6 +1,7 @@
 """Reads the text of a job as a corpus of tokens."""
 
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus
@@ -9,6 +10,7 @@ from minigpt.data.find_files import shown
 from minigpt.data.sources import Scan
 from minigpt.data.texts import find_texts
 from minigpt.data.token_writer import ByteProgress
+from minigpt.edges import provided
 from minigpt.errors import ConfigError
 from minigpt.runs.events import Event
 from minigpt.storage.run_record import CorpusRecord
@@ -29,6 +31,8 @@ def read_corpus(
 ) -> Generator[Event, None, Corpus]:
     """The corpus, from the cache if it is there; if the tokenizer is None, one is chosen for the size of the text.
 
+    Its tokenizer suppresses what an edge names at the seam `unseen_tokens`: a function of the corpus, and of the ids
+    that the model of a given tokenizer has not seen, or None.
     Raises: ConfigError, DataError, TokenizerError.
     """
     if reading.special_tokens:
@@ -54,6 +58,10 @@ def read_corpus(
             f"the text contains {', '.join(names)}, which the tokenizer reads as text; to read the names of special "
             "tokens as these tokens, give --special-tokens",
         )
+    among = tokenizer.suppressed_ids if isinstance(tokenizer, Tokenizer) else None
+    for unseen_tokens in provided("unseen_tokens"):
+        known = corpus.tokenizer.with_suppressed_ids(unseen_tokens(corpus, among))
+        corpus = replace(corpus, tokenizer=known)
     return corpus
 
 

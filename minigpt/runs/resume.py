@@ -222,7 +222,7 @@ def _read_corpus(
     if begun.corpus.path is None:
         raise ConfigError(f"{run.directory} does not record the folder of its tokens; give the text again")
     try:
-        return Corpus.load(begun.corpus.path)
+        return replace(Corpus.load(begun.corpus.path), tokenizer=tokenizer)
     except DataError as error:
         command = join("minigpt", "train", "-", "--resume", "--name", run.directory.name)
         raise DataError(

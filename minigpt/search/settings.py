@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 from minigpt.config.sampling_settings import SamplingSettings
 from minigpt.errors import ConfigError
@@ -33,6 +34,9 @@ class SearchSettings(SamplingSettings):
             raise ConfigError(f"samples ({self.samples}) must be at most beams ({self.beams})")
         if self.best_of > 1:
             self._check_best_of()
+
+    def likeliest_of(self, texts: int) -> Self:
+        return self.replace(best_of=texts)
 
     @property
     def texts_per_prompt(self) -> int:

@@ -3,7 +3,7 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -17,9 +17,11 @@ from minigpt.server.request_bodies import Body
 _LARGEST_BODY = 4_000_000  # bytes
 _BODY_SECONDS = 30.0  # until a body must have arrived
 
+ERROR = "minigpt.error"  # the entry of a scope with the error that a request is answered with
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
+Failing = Callable[[ApiError], None]  # is told of the error that ends a stream
 
 
 async def read_body(request: Request, kind: type[B]) -> B:
@@ -75,7 +77,7 @@ async def _until_disconnect(request: Request) -> None:
 
 
 def answer_in_pieces(
-    pieces: AsyncIterator[Mapping[str, Any]], seconds: float, counted: AbstractContextManager[None]
+    pieces: AsyncIterator[Mapping[str, Any]], seconds: float, counted: AbstractContextManager[Failing]
 ) -> Response:
     """Sends pieces as server-sent events, each when it is there; an error in between is the last piece.
 
@@ -96,17 +98,22 @@ class _EventResponse(StreamingResponse):
 
 
 async def _events(
-    pieces: AsyncIterator[Mapping[str, Any]], seconds: float, counted: AbstractContextManager[None]
+    pieces: AsyncIterator[Mapping[str, Any]], seconds: float, counted: AbstractContextManager[Failing]
 ) -> AsyncIterator[str]:
-    with counted:
+    with counted as failing:
+
+        def told(error: ApiError) -> str:
+            failing(error)
+            return f"data: {_dumps(error.to_dict())}\n\n"
+
         try:
             async with asyncio.timeout(seconds):
                 async for piece in pieces:
                     yield f"data: {_dumps(piece)}\n\n"
         except TimeoutError:
-            yield f"data: {_dumps(out_of_time(seconds).to_dict())}\n\n"
+            yield told(out_of_time(seconds))
         except ApiError as error:
-            yield f"data: {_dumps(error.to_dict())}\n\n"
+            yield told(error)
         finally:
             await pieces.aclose()  # type: ignore[attr-defined]
         yield "data: [DONE]\n\n"
@@ -122,8 +129,9 @@ def json_response(content: Mapping[str, Any], status: int = 200, headers: Mappin
     return Response(_dumps(content), status, headers, media_type="application/json")
 
 
-def error_response(error: ApiError) -> Response:
-    """The answer that tells a client of an error."""
+def error_response(error: ApiError, scope: MutableMapping[str, Any]) -> Response:
+    """The answer that tells a client of an error, which the log finds in the request's `scope`."""
+    scope[ERROR] = error
     return json_response(error.to_dict(), error.status, error.headers)
 
 

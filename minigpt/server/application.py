@@ -17,7 +17,14 @@ from starlette.routing import Route
 
 from minigpt import __version__
 from minigpt.errors import TokenizerError
-from minigpt.server.answering import answer_in_pieces, error_response, json_response, read_body, while_connected
+from minigpt.server.answering import (
+    Failing,
+    answer_in_pieces,
+    error_response,
+    json_response,
+    read_body,
+    while_connected,
+)
 from minigpt.server.api_error import ApiError, invalid
 from minigpt.server.chat import new_chat
 from minigpt.server.completion_options import new_completion
@@ -95,11 +102,16 @@ class Endpoints:
             return await self._answered(request, complete(completion, self.hub))
 
     @contextmanager
-    def _counted(self, path: str, completion: Completion, prompt: object) -> Iterator[None]:
-        """Counts and logs when a request has ended."""
+    def _counted(self, path: str, completion: Completion, prompt: object) -> Iterator[Failing]:
+        """Counts and logs when a request has ended; yields what is told of the error that ends a stream."""
         end = ""
+
+        def failing(error: ApiError) -> None:
+            nonlocal end
+            end = f", then {error.status}: {error.logged(shows_texts=self.config.log_prompts)}"
+
         try:
-            yield
+            yield failing
         except ClientDisconnect:
             end = ", the client left"
             raise
@@ -168,7 +180,9 @@ class Endpoints:
 
 
 def build_application(models: Models, config: ServeConfig, log: Log) -> Starlette:
-    """The application; `models` are loaded by the caller, `log` gets one line for each request that generates."""
+    """The application; `models` are loaded by the caller, `log` gets a line for each request that generates or
+    fails.
+    """
     endpoints = Endpoints(models, config, log)
     beside, texts = endpoints.beside, endpoints.tokenizing
     get: dict[str, Endpoint] = {
@@ -224,19 +238,21 @@ def build_application(models: Models, config: ServeConfig, log: Log) -> Starlett
         },
     )
     application.router.redirect_slashes = False
-    application.middleware_stack = counting(application.build_middleware_stack(), endpoints.metrics.responses, paths)
+    application.middleware_stack = counting(
+        application.build_middleware_stack(), endpoints.metrics.responses, paths, log, shows_texts=config.log_prompts
+    )
     application.state.hub = endpoints.hub
     return application
 
 
-async def _api_error(_: Request, error: Exception) -> Response:
+async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error_response(error)
+    return error_response(error, request.scope)
 
 
-async def _text_error(_: Request, error: Exception) -> Response:
+async def _text_error(request: Request, error: Exception) -> Response:
     """A text of the request that the model's tokenizer cannot encode."""
-    return error_response(invalid(str(error)))
+    return error_response(invalid(str(error)), request.scope)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -245,14 +261,15 @@ async def _http_error(request: Request, error: Exception) -> Response:
         message = f"this path does not have the method {request.method[:20]}"
     else:
         message = "there is nothing at this path; /openapi.json lists what there is"
-    return error_response(ApiError(error.status_code, message, headers=error.headers))
+    return error_response(ApiError(error.status_code, message, headers=error.headers), request.scope)
 
 
 async def _left(_: Request, __: Exception) -> Response:
     return Response(status_code=499)  # which nobody reads
 
 
-async def _bug(_: Request, error: Exception) -> Response:
+async def _bug(request: Request, error: Exception) -> Response:
     """The answer shows nothing of the error; the terminal does."""
     traceback.print_exception(error, file=sys.stderr)
-    return error_response(ApiError(500, "the server failed; its terminal shows the cause", code="internal_error"))
+    failed = ApiError(500, "the server failed; its terminal shows the cause", code="internal_error")
+    return error_response(failed, request.scope)

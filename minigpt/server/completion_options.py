@@ -20,6 +20,7 @@ from minigpt.server.served_model import ServedModel
 _SHARED = (
     "temperature", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "no_repeat_ngram_size", "min_new_tokens", "until", "allow_invalid_utf8", "token_healing",
+    "allow_unseen_tokens",
 )  # fmt: skip
 
 

@@ -3,17 +3,18 @@
 import contextlib
 import hmac
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from prometheus_client import Counter
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from minigpt.server.answering import error_response
+from minigpt.server.answering import ERROR, error_response
 from minigpt.server.api_error import ApiError
 from minigpt.server.serve_config import ServeConfig, host_name
 
 WITHOUT_KEY = frozenset({"/", "/health", "/openapi.json"})  # paths that tell nothing about models or texts
+_LOGGED_PATH = 80  # characters of a path
 _EVERY_ADDRESS = {"0.0.0.0", "::"}
 
 
@@ -37,7 +38,7 @@ class Guards:
                 self._check(scope)
             except ApiError as error:
                 error.headers["Connection"] = "close"
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope)(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
@@ -86,13 +87,21 @@ def _is_cross_site(path: str, headers: Mapping[str, str]) -> bool:
     return headers.get("sec-fetch-site") == "cross-site" and not is_link
 
 
-def counting(app: ASGIApp, responses: Counter, paths: frozenset[str]) -> ASGIApp:
-    """The application that counts its responses by path and status; unknown paths count together."""
+def counting(
+    app: ASGIApp, responses: Counter, paths: frozenset[str], log: Callable[[str], None], *, shows_texts: bool
+) -> ASGIApp:
+    """The application that counts its responses by path and status, and logs those that are errors.
+
+    Unknown paths count together. With `shows_texts` the log may quote what clients write.
+    """
 
     async def counted(scope: Scope, receive: Receive, send: Send) -> None:
         async def count(message: Message) -> None:
             if message["type"] == "http.response.start":
                 responses.labels(scope["path"] if scope["path"] in paths else "other", message["status"]).inc()
+                error = scope.get(ERROR)
+                if error is not None and scope["path"] != "/health":  # which programs ask often while models load
+                    log(f"{scope['path'][:_LOGGED_PATH]} {error.status}: {error.logged(shows_texts=shows_texts)}")
             await send(message)
 
         await app(scope, receive, count)

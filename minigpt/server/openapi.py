@@ -161,7 +161,7 @@ class Inspection(Answer):
     """`labels` are the texts of tokens, by the numbers in `tokens`, before which `skipped` others are not inspected.
 
     `attention` is base64 of little-endian 16-bit fractions: by layer and head the rows of the lower triangle.
-    `darkestBits` is the surprisal of the darkest color.
+    `layer`, `head` and `token` are shown first. `darkestBits` is the surprisal of the strongest color.
     """
 
     model: str
@@ -170,6 +170,7 @@ class Inspection(Answer):
     heads: int
     layer: int
     head: int
+    token: int
     labels: list[str]
     tokens: list[int]
     bitsPerToken: float | None  # noqa: N815

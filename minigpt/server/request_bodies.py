@@ -160,6 +160,7 @@ class GenerationBody(Body):
     )
     allow_invalid_utf8: bool = _own("allow_invalid_utf8")
     token_healing: bool = _own("token_healing")
+    allow_unseen_tokens: bool = _own("allow_unseen_tokens")
     # What OpenAI's clients send to bill, route or cache a request.
     user: str | None = _Ignored
     safety_identifier: str | None = _Ignored

@@ -159,7 +159,7 @@ def config_files(
         "bos_token_id": tokenizer.special_id("bos_token"),
         "eos_token_id": [first, *others] if others else first,
         "pad_token_id": tokenizer.special_id("pad_token"),
-    }
+    } | ({"suppress_tokens": [*tokenizer.suppressed_ids]} if tokenizer.suppressed_ids else {})
     files = {CONFIG: config, GENERATION_CONFIG: generation}
     if (adapter := adapter_of(model)) is not None:
         files[ADAPTER_CONFIG] = adapter.config(model, record.adapter_base if record else None)

@@ -25,8 +25,9 @@ class TokenizerConfig(NamedTuple):
 
     `tokens` are added tokens with Hugging Face's options of each, `roles` the names of special tokens by role, `names`
     those of other special tokens. `end_ids` are the eos_token_id of generation_config.json and config.json, in this
-    order; `stop_ids` those of the first that has one, at which a generated text ends, as in transformers. `options` is
-    the content of tokenizer_config.json, `class_name` the tokenizer's class in transformers, and `chat_template` the
+    order; `stop_ids` those of the first that has one, at which a generated text ends, as in transformers.
+    `suppressed_ids` are the suppress_tokens of generation_config.json, which are never generated. `options` is the
+    content of tokenizer_config.json, `class_name` the tokenizer's class in transformers, and `chat_template` the
     Jinja template of conversations, in chat_template.jinja or else in tokenizer_config.json.
     """
 
@@ -35,6 +36,7 @@ class TokenizerConfig(NamedTuple):
     names: Sequence[str]
     end_ids: Sequence[int]
     stop_ids: Sequence[int]
+    suppressed_ids: Sequence[int]
     options: Mapping[str, Any]
     class_name: str | None
     chat_template: str | None
@@ -75,7 +77,7 @@ def read_config(directory: Path) -> TokenizerConfig:
     tokens: list[tuple[str, int, Mapping[str, Any]]] = []
     roles: dict[str, str] = {}
     names: list[str] = []
-    end_ids: dict[str, list[int]] = {}
+    ids: dict[tuple[str, str], list[int]] = {}
     options: Mapping[str, Any] = {}
     class_name = chat_template = None
     for name in _FILES:
@@ -85,8 +87,9 @@ def read_config(directory: Path) -> TokenizerConfig:
         with as_tokenizer_error(path):
             content: Any = read_json_unicode(path, PATHS)
             if name in ("config.json", "generation_config.json"):
-                found = content.get("eos_token_id")  # one id, a list, or none
-                end_ids[name] = [id for id in (found if isinstance(found, list) else [found]) if type(id) is int]
+                for key in ("eos_token_id", "suppress_tokens"):
+                    found = content.get(key)  # one id, a list, or none
+                    ids[name, key] = [id for id in (found if isinstance(found, list) else [found]) if type(id) is int]
                 class_name = class_name or content.get("tokenizer_class")
             elif name == "added_tokens.json":
                 tokens += [(text, id, {}) for text, id in content.items()]
@@ -107,9 +110,10 @@ def read_config(directory: Path) -> TokenizerConfig:
     if path.exists():
         with as_tokenizer_error(path):
             chat_template = read_regular(path).decode()
-    own, generation = (end_ids.get(name, []) for name in ("config.json", "generation_config.json"))
-    stop_ids = generation or own
-    return TokenizerConfig(tokens, roles, names, generation + own, stop_ids, options, class_name, chat_template)
+    own, generation = (ids.get((name, "eos_token_id"), []) for name in ("config.json", "generation_config.json"))
+    suppressed = ids.get(("generation_config.json", "suppress_tokens"), [])
+    ends = generation + own, generation or own
+    return TokenizerConfig(tokens, roles, names, *ends, suppressed, options, class_name, chat_template)
 
 
 def end_token(given: str | None, candidates: Iterable[str | None], ids: Mapping[str, int]) -> str:

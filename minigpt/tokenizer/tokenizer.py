@@ -63,6 +63,7 @@ class Tokenizer:
         self.special = vocabulary.special
         self.end_of_text = vocabulary.special[vocabulary.end_of_text]
         self.end_ids: tuple[int, ...] = (self.end_of_text,)
+        self.suppressed_ids: tuple[int, ...] = ()
         self.prefix_ids: tuple[int, ...] = tuple(vocabulary.prefix)
         self._coder: Coder = ByteLevelCoder(vocabulary) if isinstance(vocabulary, Vocabulary) else vocabulary.coder
         self._token_bytes = self._coder.tokens
@@ -122,12 +123,12 @@ class Tokenizer:
         tokenizer = cls(files.read(directory, config, end_of_text), config.chat_template)
         if config.options.get(files.READS_NAMES) is True:
             tokenizer = tokenizer.with_names()
-        return tokenizer.with_end_ids(config.stop_ids)
+        return tokenizer.with_end_ids(config.stop_ids).with_suppressed_ids(config.suppressed_ids)
 
     def save(self, directory: str | Path) -> None:
         """Writes the files that Hugging Face's AutoTokenizer and older programs read.
 
-        `end_ids` are not among them: they are the eos_token_id of generation_config.json.
+        `end_ids` and `suppressed_ids` are not in them, but in generation_config.json: eos_token_id and suppress_tokens.
         """
         files.write(Path(directory), self.vocabulary, self.chat_template, reads_names=self.reads_names)
 
@@ -143,6 +144,10 @@ class Tokenizer:
         """A copy by which a generated text ends at any of these ids that it has, and at end-of-text."""
         known = (id for id in ids if 0 <= id < self.vocab_size)
         return self._changed(end_ids=tuple(dict.fromkeys((self.end_of_text, *known))))
+
+    def with_suppressed_ids(self, ids: Iterable[int] | npt.NDArray[np.int64]) -> Self:
+        """A copy by which these ids are never drawn, as its model has not learned them."""
+        return self._changed(suppressed_ids=tuple(id for id in map(int, ids) if 0 <= id < self.vocab_size))
 
     def _changed(self, **attributes: Any) -> Self:
         other = copy.copy(self)

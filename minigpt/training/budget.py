@@ -156,9 +156,10 @@ class Budget:
         return self._is_due(progress, every, EVALUATIONS, last.step, last.seconds)
 
     def sample_is_due(self, progress: Progress) -> bool:
-        """Whether to generate a sample now."""
+        """Whether to generate a sample now: also at the end of the run."""
         every, last = self.config.sample_every, progress.sample
-        return every != 0 and self._is_due(progress, every, SAMPLES, last.step, last.seconds)
+        is_end = self.is_spent(progress) and last.step != progress.step
+        return every != 0 and (is_end or self._is_due(progress, every, SAMPLES, last.step, last.seconds))
 
     def save_is_due(self, progress: Progress, saved_step: int, saved_seconds: float, *, requested: bool) -> bool:
         """Whether to save the state, which was last saved at `saved_step` and last tried at `saved_seconds`.

@@ -26,6 +26,7 @@ from minigpt.training.spike_detection import DivergedError, SpikeDetector
 from minigpt.training.world import World
 
 _SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
+_LAST_TEXTS = 4  # of which the last sample is the most likely
 MAX_FINAL_FRACTION = 0.1  # of a budget in minutes, for the last evaluation
 
 
@@ -89,7 +90,8 @@ class Evaluator:
         self._seconds, self._tokens = 0.0, 0
         self._assumed = 0.0  # seconds per token, until an evaluation is measured
         context = config.context_length or model.config.n_positions
-        self.sample_prompt = config.sample_prompt or corpus.first_question(context // 2)
+        prompts = (choose(corpus, context // 2) for choose in provided("sample_prompt"))
+        self.sample_prompt = next(filter(None, prompts), "") if config.sample_prompt is None else config.sample_prompt
 
     def evaluate(self) -> EvaluationResult | None:
         """The loss on evenly spaced windows of about `eval_tokens` validation tokens; None without a validation text.
@@ -126,8 +128,8 @@ class Evaluator:
     def seconds_per_token(self) -> float:
         return self._seconds / self._tokens if self._tokens else self._assumed
 
-    def sample(self) -> str | None:
-        """Generates text, from the same prompt and seed each time; None without memory for all weights.
+    def sample(self, config: SamplingConfig) -> str | None:
+        """Generates text, from the same prompt each time; None without memory for all weights.
 
         Raises: DivergedError if a logit is NaN or infinite.
         """
@@ -138,7 +140,7 @@ class Evaluator:
             on_cpu = self.model.token_embedding.weight.device.type == "cpu"
             engine = resolve_engine(self.model) if on_cpu else Engine(self.model)
             try:
-                return "".join(generate_text(engine, self.corpus.tokenizer, self.sample_prompt, _SAMPLING))
+                return "".join(generate_text(engine, self.corpus.tokenizer, self.sample_prompt, config))
             except GenerationError as error:
                 raise DivergedError(f"no sample could be drawn: {error}") from error
 
@@ -255,10 +257,11 @@ class PeriodicEvaluation:
         return event
 
     def sample(self, progress: Progress) -> Iterator[Event]:
-        """Generates a sample if it is due."""
+        """Generates a sample if it is due, at the end of the run the most likely of several."""
         if not self.budget.sample_is_due(progress):
             return
-        prompt, text = self.evaluator.sample_prompt, self.evaluator.sample()
+        config = _SAMPLING.likeliest_of(_LAST_TEXTS) if self.budget.is_spent(progress) else _SAMPLING
+        prompt, text = self.evaluator.sample_prompt, self.evaluator.sample(config)
         if text is None:
             progress.record_sample()
             yield Notice(
@@ -269,7 +272,7 @@ class PeriodicEvaluation:
         if self.budget.progress_fraction(progress) > 0 and self.checkpointer.world.is_main:
             run_seconds = progress.seconds + self.budget.seconds_left(progress)
         measured: dict[str, Any] = {}
-        figures: dict[str, Any] = {}
+        figures: dict[str, Any] = {"best_of": config.texts_per_prompt}
         for monitor in self.monitors:
             of_event, of_log = monitor.on_sample(progress.step, prompt, text, run_seconds)
             measured |= of_event
@@ -277,6 +280,6 @@ class PeriodicEvaluation:
         self.clock.synchronize(progress)
         progress.record_sample()
         self.checkpointer.log({"step": progress.step, "prompt": prompt, "sample": text, **figures})
-        yield Sample(progress.step, prompt, text, measured)
+        yield Sample(progress.step, prompt, text, measured, config.texts_per_prompt)
         notices = [notice for monitor in self.monitors for notice in monitor.take_notices()]
         yield from (Notice(progress.step, notice) for notice in notices)

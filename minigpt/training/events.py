@@ -63,7 +63,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Sample:
-    """A text generated after `step` steps, from the same prompt and seed each time.
+    """A text generated after `step` steps, from the same prompt and seed each time: the most likely of `best_of` texts.
 
     `measured` has what edges have measured on it, by name; `sample.memorization` is `sample.measured["memorization"]`.
     """
@@ -72,6 +72,7 @@ class Sample:
     prompt: str
     text: str
     measured: Mapping[str, Any] = field(default_factory=dict)
+    best_of: int = 1
 
     def __getattr__(self, name: str) -> Any:
         if name != "measured" and name in self.measured:

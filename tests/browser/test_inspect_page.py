@@ -7,6 +7,7 @@ import pytest
 from builders import new_model
 
 from minigpt.inspection.activations import Inspection, inspect
+from minigpt.inspection.opening import opening
 from minigpt.inspection.page import inspection_page
 from minigpt.tokenizer.display import token_label
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -57,15 +58,23 @@ def selected(browser: Any, kind: str) -> list[int]:
     return [int(place) for place in found]
 
 
+def opening_cell(found: Inspection) -> tuple[int, int]:
+    """The row and the column of the map of layer 1 and head 2 that the page opens with."""
+    *_, row = opening(found, 1, 2)
+    return row, 1 + int(found.attention[1, 2, row, 1 : row - 1].argmax())
+
+
 def focus(browser: Any, kind: str, place: int = 0) -> None:
     browser.ask(f"document.querySelectorAll({kind!r})[{place}].focus()")
 
 
-def test_the_page_opens_without_errors_on_the_requested_head(opened: Any) -> None:
+def test_the_page_opens_without_errors_on_the_requested_head(opened: Any, found: Inspection) -> None:
     assert opened.ask("document.querySelector('h1').textContent") == "a <model>"
     headings = opened.ask("[...document.querySelectorAll('h2')].map(e => e.textContent)")
     assert headings == ["Text", "Attention", "Logit lens", "Norms"]
     assert selected(opened, "button.map") == [1 * HEADS + 2]
+    assert selected(opened, ".text button") == [opening_cell(found)[0]]
+    assert read_weight(opened) == f"{found.attention[(1, 2, *opening_cell(found))]:.4f}"
     assert opened.ask("document.querySelectorAll('button.map').length") == LAYERS * HEADS
     assert opened.ask("document.querySelectorAll('.lens tbody button').length") == LAYERS * len(TEXT.encode())
     assert opened.ask("document.querySelectorAll('b').length") == 0  # tags in the text are not elements
@@ -102,11 +111,12 @@ def test_arrow_keys_move_between_heads(opened: Any, found: Inspection) -> None:
         opened.press(key)
         assert selected(opened, "button.map") == [place[0] * HEADS + place[1]], key
         assert opened.ask("document.querySelector('.head-map h3').textContent") == f"layer {place[0]}, head {place[1]}"
-        assert read_weight(opened) == f"{found.attention[(*place, -1, 0)]:.4f}"
+        assert read_weight(opened) == f"{found.attention[(*place, *opening_cell(found))]:.4f}"
 
 
 def test_arrow_keys_move_in_a_map_and_select_the_token(opened: Any, found: Inspection) -> None:
     last = len(TEXT.encode()) - 1
+    opened.point(*cell(opened, last, 0))
     focus(opened, "canvas.large")
     for key, row, column in [("ArrowRight", last, 1), ("ArrowUp", last - 1, 1), ("End", last - 1, last - 1),
                              ("ArrowRight", last - 1, last - 1), ("ArrowUp", last - 2, last - 2),

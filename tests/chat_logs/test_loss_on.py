@@ -13,7 +13,7 @@ from builders import new_model, new_train_step
 from torch import Tensor
 from typer.testing import CliRunner
 
-from minigpt.chat_logs.chat_corpus import ChatCorpus
+from minigpt.chat_logs.chat_corpus import ChatCorpus, sample_prompt
 from minigpt.chat_logs.transcript import CHAT_TEMPLATE, speaker_number
 from minigpt.cli.app import app
 from minigpt.config import TrainConfig
@@ -242,7 +242,7 @@ def test_a_sample_answers_a_held_out_question(corpus: Corpus) -> None:
     model = new_model(vocab_size=corpus.tokenizer.vocab_size, n_positions=64)
     samples = [event for event in train(model, corpus, config) if isinstance(event, Sample)]
     assert re.fullmatch(r"User: Say it \d+ times, please\.\nAssistant:", samples[0].prompt)
-    assert corpus.first_question(3) == ""
+    assert sample_prompt(corpus, 3) == ""
     asked = config.replace(sample_prompt="User:")
     assert next(event for event in train(model, corpus, asked) if isinstance(event, Sample)).prompt == "User:"
 

@@ -196,6 +196,24 @@ def test_texts_are_those_of_generate_with_int8_greedy_and_with_a_seed_beyond_the
 
 @needs_node
 @needs_decode
+def test_a_page_never_draws_unseen_tokens(varied: GPT, tmp_path: Path) -> None:
+    seen = b"the quick brown fox\n"
+    tokenizer = Tokenizer.named("bytes").with_suppressed_ids(set(range(256)) - set(seen))
+    asked = [{"prompt": "the", "settings": NODE_SETTINGS | {"temperature": 1.5}}]
+    path = page_of(tmp_path, varied, tokenizer)
+    _, answer = runners.page_in_node(path, varied.config, ids=[0], only="simd", write=asked)
+    decoder = Decoder(
+        NativeEngine(varied, "int8"),
+        [tokenizer.encode("the")],
+        Sampler(SamplingConfig(temperature=1.5, top_p=1, seed=7), tokenizer),
+    )
+    assert answer["written"] == [[decoder.advance()[0][0].id for _ in range(40)]]
+    assert set(answer["written"][0]) <= {*seen, tokenizer.end_of_text}
+    assert len(set(answer["written"][0])) > 5
+
+
+@needs_node
+@needs_decode
 @pytest.mark.parametrize("name", ["bytes", "bpe:400", "gpt2", "with a prefix"])
 def test_texts_are_whole_characters_and_the_end_of_a_prompt_is_healed(name: str, tmp_path: Path) -> None:
     tokenizer = tokenizer_of("bpe:400" if name == "with a prefix" else name)

@@ -6,7 +6,7 @@ import pytest
 
 from minigpt.config import TrainConfig
 from minigpt.training.budget import Budget
-from minigpt.training.progress import BudgetState, EvaluationState, Progress
+from minigpt.training.progress import BudgetState, EvaluationState, Progress, SampleState
 
 
 def test_the_time_left_of_a_run_in_steps_is_extrapolated_from_its_steps() -> None:
@@ -69,3 +69,13 @@ def test_weights_and_texts_without_an_evaluation_are_evaluated_at_once() -> None
 def test_a_cool_down_that_started_early_ends_the_run_early() -> None:
     budget = Budget(TrainConfig(minutes=3), None)
     assert budget.seconds_left(Progress(seconds=60.0, budget=BudgetState(shortened_to=0.5))) == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize("config", [TrainConfig(steps=7), TrainConfig(steps=7, sample_every=3), TrainConfig(minutes=1)])
+def test_a_run_ends_with_a_sample(config: TrainConfig) -> None:
+    budget = Budget(config, config.steps)
+    end = Progress(step=7, seconds=60.0, sample=SampleState(step=6, seconds=59.0))
+    assert budget.sample_is_due(end)
+    end.record_sample()
+    assert not budget.sample_is_due(end)
+    assert not Budget(config.replace(sample_every=0), config.steps).sample_is_due(Progress(step=7, seconds=60.0))

@@ -124,7 +124,7 @@ def test_events_come_as_often_as_configured(corpus: Corpus, tmp_path: Path) -> N
     steps = {kind: [e.step for e in events if isinstance(e, kind)] for kind in (Step, Evaluation, Sample, Finished)}
     assert steps[Step] == list(range(1, 11))
     assert steps[Evaluation] == [0, 3, 6, 9, 10]
-    assert steps[Sample] == [4, 8]
+    assert steps[Sample] == [4, 8, 10]
     assert steps[Finished] == [10]
     saved = {kind: {e.step for e in events if isinstance(e, Saved) and e.what == kind} for kind in ("best", "last")}
     assert saved["last"] == {0, 5, 10} | saved["best"]

@@ -1,5 +1,6 @@
 """The rich parts that every command uses: a console, a table of facts, a progress bar."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,11 +21,13 @@ from rich.table import Table
 from rich.text import Text
 
 from minigpt.tokenizer.display import one_line, visible
-from minigpt.units import count, size
+from minigpt.units import count, duration, size
 
 if TYPE_CHECKING:
     from minigpt.config import GPTConfig
     from minigpt.tokenizer.tokenizer import Tokenizer
+
+_FIRST_LINE, _LONGEST_SILENCE = 5.0, 60.0  # seconds, of progress in lines
 
 
 def console(*, stderr: bool = True) -> Console:
@@ -70,6 +73,8 @@ def model_facts(config: "GPTConfig", tokenizer: "Tokenizer", weight_bytes: int) 
     vocabulary = count(tokenizer.vocab_size, "token")
     if config.vocab_size > tokenizer.vocab_size:
         vocabulary += f", padded to {config.vocab_size:,}"
+    if tokenizer.suppressed_ids:
+        vocabulary += f", {len(tokenizer.suppressed_ids):,} of these tokens never drawn: the training text lacks them"
     return {
         "parameters": f"{config.n_parameters:,}",
         "weights": size(weight_bytes) if weight_bytes else "none",
@@ -86,16 +91,32 @@ def model_facts(config: "GPTConfig", tokenizer: "Tokenizer", weight_bytes: int) 
 def progress_bar(
     out: Console, what: str, *, in_bytes: bool = False, amounts: bool = True
 ) -> Iterator[Callable[..., None]]:
-    """A progress bar, only in a terminal that can redraw lines, which is removed at the end.
+    """A progress bar, which is removed at the end; where lines cannot be redrawn, a line now and then.
 
     Yields a function that takes how much is done, the total, and what is done now. It shows both as numbers or
     `in_bytes`, and the time left; without `amounts`, the time so far.
     """
     if not out.is_interactive:
-        yield lambda *_: None
+        yield _progress_lines(out, what, size if in_bytes else "{:,}".format, amounts=amounts)
         return
     amount = (DownloadColumn() if in_bytes else MofNCompleteColumn(), TimeRemainingColumn())
     columns = (TextColumn("{task.description}", markup=False), BarColumn())
     with Progress(*columns, *(amount if amounts else (TimeElapsedColumn(),)), console=out, transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total, now=what: bar.update(task, completed=done, total=total, description=now)
+
+
+def _progress_lines(out: Console, what: str, shown: Callable[[float], str], *, amounts: bool) -> Callable[..., None]:
+    """A function that prints progress as lines: the first after some seconds, later ones further apart."""
+    begin, due = time.monotonic(), _FIRST_LINE
+
+    def report(done: float, total: float, now: str = what) -> None:
+        nonlocal due
+        seconds = time.monotonic() - begin
+        if seconds >= due and done < total:
+            due = seconds + min(_LONGEST_SILENCE, max(_FIRST_LINE, seconds / 2))
+            amount = f" {shown(done)} of {shown(total)}" if amounts else ""
+            left = f", {duration(seconds / done * (total - done))} left" if amounts and done else ""
+            out.print(Text(f"{now}{amount}  {duration(seconds)} elapsed{left}"), soft_wrap=True)
+
+    return report

@@ -200,7 +200,7 @@ def sample_panel(event: "Sample", annotations: Sequence[Annotations] = ()) -> Re
     whole = Text(visible(event.prompt, is_text=True), style="bold")
     whole.append_text(Text(style="not bold").append_text(text))
     whole.rstrip()
-    title = f"sample at step {event.step:,}"
+    title = f"sample at step {event.step:,}" + (f", the most likely of {event.best_of}" if event.best_of > 1 else "")
     return Panel(Group(whole, *lines), title=title, title_align="left", border_style="dim")
 
 

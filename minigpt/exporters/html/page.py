@@ -197,6 +197,7 @@ def _tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
         "byCharacter": vocabulary.by_character,
         "special": list(vocabulary.special.values()),
         "hasMerges": bool(tokenizer.merges),
+        "suppressed": list(tokenizer.suppressed_ids),
     }
 
 

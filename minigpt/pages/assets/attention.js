@@ -7,7 +7,11 @@ inspection.addView((parts) => {
   const shade = Math.sqrt; // spreads the small weights; the legend is labeled accordingly
   const [LARGEST_SIDE, LABELED_MARGIN, PLAIN_MARGIN, LEAST_LABELED] = [640, 92, 4, 7]; // pixels
   let cellSize, hasLabels, margin, side; // of the large map
-  let cursor = { row: count - 1, column: 0 };
+  let cursor = { row: selection.token, column: 0 };
+  for (let column = 1; column < cursor.row - 1; column++) { // where the head looks: see opening.py
+    const place = [selection.layer, selection.head, cursor.row];
+    if (cursor.column === 0 || weight(...place, column) > weight(...place, cursor.column)) cursor.column = column;
+  }
 
   /** Draws the map of a head, one pixel for each weight. */
   function drawMap(layer, head) {

@@ -21,7 +21,7 @@ function inspected(data, place) {
   const bytes = Uint8Array.from(atob(data.attention), (character) => character.charCodeAt(0));
   const weights = new Uint16Array(bytes.buffer); // little-endian, like every machine that runs a browser
   const triangle = (count * (count + 1)) / 2;
-  const selection = { token: count - 1, layer: data.layer, head: data.head };
+  const selection = { token: data.token, layer: data.layer, head: data.head };
   const views = [];
 
   /** The attention weight of a row's token on a column's, from 0 to 1. */
@@ -43,8 +43,6 @@ function inspected(data, place) {
     for (const view of views) view(selection);
   }
 
-  /** The position of a log-probability on the color scale: 1 for certainty, 0 from `darkestBits` of surprisal on. */
-  const likelihood = (logprob) => 1 - Math.min(data.darkestBits, bits(logprob)) / data.darkestBits;
   const bits = (logprob) => Math.max(0, -logprob / Math.LN2);
 
   /** The most likely tokens after a position according to a layer, as bars; the actual next token is marked. */
@@ -65,5 +63,5 @@ function inspected(data, place) {
   const quoted = (index) => make("bdi", { class: "quoted" }, `‘${tokens[index]}’`);
 
   const section = (...content) => page.section(place, ...content);
-  return { data, tokens, count, selection, section, weight, onSelect, select, likelihood, bits, mostLikely, quoted };
+  return { data, tokens, count, selection, section, weight, onSelect, select, bits, mostLikely, quoted };
 }

@@ -2,8 +2,8 @@
 
 /** The logit lens: the next token that each layer's output predicts. */
 inspection.addView((parts) => {
-  const { make, paint, rovingTabIndex, percent } = page;
-  const { data, tokens, count, onSelect, section, select, likelihood, mostLikely, quoted } = parts;
+  const { make, tint, likelihoodLegend, rovingTabIndex, percent } = page;
+  const { data, tokens, count, onSelect, section, select, selection, mostLikely, quoted } = parts;
   const cells = [];
   const details = make("div", { class: "panel details", id: "lens", "aria-live": "polite" });
 
@@ -18,7 +18,7 @@ inspection.addView((parts) => {
         focus: () => show(layer, position), click: () => show(layer, position),
         pointerenter: () => show(layer, position),
       }, make("bdi", {}, label));
-      paint(button, likelihood(logprobs[position][0]));
+      tint(button, logprobs[position][0]);
       cells.push(button);
       return make("td", {}, button);
     });
@@ -30,7 +30,8 @@ inspection.addView((parts) => {
   section("Logit lens",
     "The most likely next token after each token, if the model ended with this layer: the layer's output is read "
     + "through the final norm and the output head. The last layer's row is the model's prediction. A frame marks a "
-    + "correct prediction.",
+    + "correct prediction. The stronger the color, the less likely the layer finds its own prediction.",
+    likelihoodLegend(),
     make("div", { class: "scroll lens" }, make("table", {},
       make("thead", {}, make("tr", {}, make("th", {}, "after"), ...head)), make("tbody", {}, ...body, actual))),
     details);
@@ -55,5 +56,5 @@ inspection.addView((parts) => {
     columns.forEach((column, position) => (
       column.forEach((cell) => cell.toggleAttribute("data-selected", position === token))));
   });
-  show(data.layers - 1, count - 1);
+  show(data.layers - 1, selection.token);
 });

@@ -1,6 +1,9 @@
 "use strict";
 
-/** The parts of every page: its data, elements, the color scale, arrow keys, light and dark mode. */
+/**
+ * The parts of every page: its data, elements, colors, arrow keys, light and dark mode.
+ * Colors mean the same everywhere: a strong orange an unlikely token (`tint`), a bright yellow a large weight (`paint`).
+ */
 const page = (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const main = document.createElement("main");
@@ -25,7 +28,7 @@ const page = (() => {
     place.append(make("section", { "aria-label": title }, heading, text, ...children));
   }
 
-  /** The color at a position on the scale from 0 (dark) to 1 (bright): red, green and blue. */
+  /** The color of a weight at a position on its scale from 0 (dark) to 1 (bright): red, green and blue. */
   function color(position) {
     const place = Math.min(1, Math.max(0, position)) * (scaleColors.length - 1);
     const low = Math.min(Math.floor(place), scaleColors.length - 2);
@@ -50,6 +53,22 @@ const page = (() => {
     }
     const ticks = make("span", {}, ...labels.map((label) => make("span", {}, label)));
     return make("div", { class: "scale", role: "img", "aria-label": `${title}: ${labels.join(", ")}` }, canvas, ticks);
+  }
+
+  /** Gives an element the background of a token's log-probability: the stronger, the less likely. */
+  function tint(element, logprob) {
+    const bits = Math.min(data.mostBits, Math.max(0, -logprob / Math.LN2));
+    const share = `calc(${(bits / data.mostBits).toFixed(2)} * var(--strongest))`;
+    element.style.backgroundColor = `color-mix(in srgb, var(--unlikely) ${share}, transparent)`;
+  }
+
+  /** The scale of these colors, from likely to unlikely, with evenly spaced labels; by default probabilities. */
+  function likelihoodLegend(title = "probability", labels = ["100%", "18%", "3%", "0.6%", "≤0.1%"]) {
+    const ticks = make("span", {}, ...labels.map((label) => make("span", {}, label)));
+    return make("div", { class: "scale likelihood", role: "img",
+      "aria-label": `${title}, the stronger the color the less likely: ${labels.join(", ")}` },
+      make("span", { "aria-hidden": "true" }, make("span", {}, "likely"), make("span", {}, "unlikely")),
+      make("span", { class: "bar", "aria-hidden": "true" }), ticks);
   }
 
   /** The cell of a grid that an arrow key, Home or End leads to, or null. */
@@ -114,5 +133,7 @@ const page = (() => {
     return `${share >= 9.95 ? share.toFixed(0) : share >= 0.95 ? share.toFixed(1) : share.toFixed(2)}%`;
   }
 
-  return { data, main, make, section, color, paint, legend, rovingTabIndex, start, percent };
+  return {
+    data, main, make, section, color, paint, legend, tint, likelihoodLegend, rovingTabIndex, start, percent,
+  };
 })();

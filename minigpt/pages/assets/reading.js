@@ -1,12 +1,11 @@
 "use strict";
 
 /**
- * Tokens as running text: whole characters, colors by surprisal, and the list of what else was likely.
+ * Tokens as running text: whole characters, and the list of what else was likely.
  * A token is { id, token, bytes, logprob }; `bytes` is null for a special token, whose name is `token`.
  */
 const reading = (() => {
   const { make, percent } = page;
-  const MOST_BITS = 10; // the surprisal with the strongest color
   const CONTROLS = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
   const JOINERS = "\u200c\u200d"; // they shape letters and emoji
   const MARKS = "\u200e\u200f\u061c"; // of the direction of writing
@@ -46,17 +45,6 @@ const reading = (() => {
     return { feed };
   }
 
-  /** Gives an element a background for a log-probability: the less likely, the stronger. */
-  function tint(element, logprob) {
-    const bits = Math.min(MOST_BITS, Math.max(0, -logprob / Math.LN2));
-    const share = Math.round((bits * 70) / MOST_BITS);
-    element.style.backgroundColor = `color-mix(in srgb, var(--unlikely) ${share}%, transparent)`;
-  }
-
-  /** The scale of these colors. */
-  const legend = () => make("p", { class: "likelihood muted" }, make("span", {}, "unlikely"),
-    make("span", { class: "bar", "aria-hidden": "true" }), make("span", {}, "certain"));
-
   /** Buttons for tokens with their probabilities; `noteOf` returns a note on a token, or null. */
   function choices(tokens, chosenId, choose, noteOf = () => null) {
     return make("ul", { class: "choices" }, ...tokens.map((token) => {
@@ -69,5 +57,5 @@ const reading = (() => {
     }));
   }
 
-  return { visible, label, newReader, tint, legend, choices };
+  return { visible, label, newReader, choices };
 })();

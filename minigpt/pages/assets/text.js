@@ -63,7 +63,7 @@ function newCard(tree, title, actions) {
       "aria-label": `${pending.map(reading.label).join("")}, probability ${percent(logprob)}`,
       click: () => open(index), focus: () => setStop(index), pointerenter: () => { piece.element.title = summary(piece); },
     }, kind === "special" ? ` ⏹ ${characters}` : reading.visible(characters));
-    reading.tint(piece.element, logprob);
+    page.tint(piece.element, logprob);
     text.append(piece.element);
     pieces.push(piece);
     pending = [];

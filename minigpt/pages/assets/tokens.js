@@ -2,8 +2,8 @@
 
 /** The text, with each token colored by its probability, and the most likely tokens at and after its position. */
 inspection.addView((parts) => {
-  const { make, paint, legend, rovingTabIndex, percent } = page;
-  const { data, tokens, count, onSelect, section, select, likelihood, bits, mostLikely, quoted } = parts;
+  const { make, tint, likelihoodLegend, rovingTabIndex, percent } = page;
+  const { data, tokens, count, onSelect, section, select, bits, mostLikely, quoted } = parts;
   const prediction = data.lens[data.layers - 1];
 
   const buttons = tokens.map((token, index) => {
@@ -13,7 +13,7 @@ inspection.addView((parts) => {
       "aria-label": `token ${index}, ${token}${logprob === null ? "" : `, probability ${percent(logprob)}`}`,
       focus: () => select({ token: index }), click: () => select({ token: index }),
     }, token.replaceAll("␣", " "));
-    if (logprob !== null) paint(button, likelihood(logprob));
+    if (logprob !== null) tint(button, logprob);
     return button;
   });
   const setStop = rovingTabIndex(buttons, count);
@@ -21,9 +21,9 @@ inspection.addView((parts) => {
   buttons.forEach((button, index) => text.append(button, tokens[index].includes("↵") ? make("br") : ""));
   const details = make("div", { class: "panel details", id: "token", "aria-live": "polite" });
   section("Text",
-    "Each token is colored by the probability that the model gave it, from the text before it: bright tokens were "
-    + "expected. Select a token with the mouse or the arrow keys. Surprisal is −log₂ of the probability.",
-    legend("probability", "≤0.1%", "0.6%", "3%", "18%", "100%"), text, details);
+    "Each token is colored by the probability that the model gave it, from the text before it: the stronger the color, "
+    + "the less likely. Select a token with the mouse or the arrow keys. Surprisal is −log₂ of the probability.",
+    likelihoodLegend(), text, details);
 
   onSelect(({ token }) => {
     buttons.forEach((button, index) => button.toggleAttribute("data-selected", index === token));

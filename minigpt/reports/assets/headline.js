@@ -41,6 +41,7 @@
     return make("div", { class: "panel" }, make("h3", {}, "What it writes"),
       make("blockquote", { class: "written", dir: "auto" }, make("b", {}, last.prompt), `${last.text.trimEnd()} …`),
       make("p", { class: "muted" }, `Written at step ${last.step.toLocaleString("en")}`
+        + `${last.bestOf > 1 ? `, the most likely of ${last.bestOf} texts` : ""}`
         + `${last.prompt ? "; the start, in bold, was given" : ""}.`));
   }
 

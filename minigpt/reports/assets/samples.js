@@ -18,8 +18,9 @@
   }
 
   function summary(sample) {
-    if (sample.longestRun === null) return "Not compared with the training text.";
-    return `Copied from the training text: ${(100 * sample.copiedShare).toFixed(0)}% of it, in marked runs of `
+    const chosen = sample.bestOf > 1 ? `The most likely of ${sample.bestOf} texts. ` : "";
+    if (sample.longestRun === null) return `${chosen}Not compared with the training text.`;
+    return `${chosen}Copied from the training text: ${(100 * sample.copiedShare).toFixed(0)}% of it, in marked runs of `
       + `${sample.minText} or more; longest run ${sample.longestText}.`;
   }
 
@@ -34,7 +35,7 @@
   section({
     title: "Samples",
     explanation: "Text that the model wrote during training, always with the same start and random seed, so that only "
-      + "the model changes. Move the slider to see the samples of other steps.",
+      + "the model changes. The last one is the most likely of several texts. Move the slider to see the samples of other steps.",
     build: () => [panels((run) => run.samples.length, (run) => {
       const text = make("div", {});
       const copied = make("p", { class: "muted" });

@@ -2,9 +2,8 @@
 
 /** A passage of held-out text, with the surprisal of each of its tokens at each evaluation. */
 (() => {
-  const { make, paint, legend, rovingTabIndex } = page;
+  const { make, tint, likelihoodLegend, rovingTabIndex } = page;
   const { runs, section, slider, panels } = report;
-  const DARKEST = 10;  // bits
 
   function passages() {
     return panels((run) => run.passage, (run) => {
@@ -43,7 +42,7 @@
         current = row;
         spans.slice(1).forEach((span, index) => {
           const bits = rows[row].bits[index];
-          paint(span, 1 - Math.min(DARKEST, bits) / DARKEST);
+          tint(span, -bits * Math.LN2);
           span.setAttribute("aria-label", `token ${index + 1}, ${tokens[index + 1]}, ${bits.toFixed(1)} bits`);
         });
         update();
@@ -57,11 +56,11 @@
   section({
     title: "Surprisal",
     explanation: "How unexpected each of the first tokens of the held-out text is to the model, in bits: 0 for a token "
-      + "that it was certain of, one more for each halving of the probability. Bright tokens were expected. Move the "
+      + "that it was certain of, one more for each halving of the probability. The stronger the color, the less likely. Move the "
       + "slider to see what the model learned when; select a token to see its curve.",
     build: () => {
       const hasPassage = runs.some((run) => run.passage);
-      return [hasPassage ? legend("surprisal", "≥10 bits", "5 bits", "0 bits") : "", passages()];
+      return [hasPassage ? likelihoodLegend("surprisal", ["0 bits", "5 bits", "≥10 bits"]) : "", passages()];
     },
   });
 })();

@@ -73,7 +73,7 @@
       });
     }
     showCards(started, `texts ${started.length > 2 && chosen.length === 1 ? "many" : started.length > 1 ? "two" : ""}`);
-    find("legend").replaceChildren(reading.legend());
+    find("legend").replaceChildren(page.likelihoodLegend());
     status("Writing …");
     const errors = await Promise.all(trees.map((each, index) => (
       write({ ...fields, n, model: chosen[index], prompt, seed }, each, each.map((tree) => tree.current)))));

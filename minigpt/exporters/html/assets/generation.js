@@ -113,10 +113,16 @@ const generation = (() => {
       return { tokens: [...ids, ...kept], generated: kept.length, healed: end.length, constraint };
     }
 
+    /** Lists of the ids that must not come next. Those that were not in the training text may, if no other fits. */
+    banned(logits, constraint) {
+      const always = [this.unused, constraint.banned()], all = [...always, this.tokenizer.suppressed];
+      return sampling.without(logits, ...all).some((value) => value > -Infinity) ? all : always;
+    }
+
     /** Appends a token to a text. Returns { id, probability, alternatives: [[id, probability], …] }, of the model: before
      * penalty and temperature. The alternatives are the most likely of those tokens that may come next. */
     next(text, settings, alternatives = 10) {
-      const { tokens, constraint } = text, logits = this.logits(tokens), banned = [this.unused, constraint.banned()];
+      const { tokens, constraint } = text, logits = this.logits(tokens), banned = this.banned(logits, constraint);
       const id = sampling.choose(this.model, logits, tokens, text.generated, settings, ...banned);
       const allowed = sampling.without(logits, ...banned);
       const likely = sampling.largest(allowed, alternatives).filter((other) => allowed[other] > -Infinity);

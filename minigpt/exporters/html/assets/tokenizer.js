@@ -28,10 +28,12 @@ const tokenizing = (() => {
   class Tokenizer {
     /** `saved` has `tokens`, strings by id in GPT-2's byte alphabet; `ranks`, ids in the order of their merges;
      * `named`, special and added tokens by name; `added`, the names that are found in a text; `byCharacter`; `hasMerges`;
-     * `special`, ids; `ends`, the ids at which a text ends; `prefix`, the ids that begin a prompt. */
+     * `special`, ids; `ends`, the ids at which a text ends; `prefix`, the ids that begin a prompt; `suppressed`, ids that
+     * the model has not seen in training. */
     constructor(saved) {
       this.endOfText = saved.endOfText;
       this.prefix = saved.prefix;
+      this.suppressed = saved.suppressed;
       const named = new Map(Object.entries(saved.named).map(([name, id]) => [id, name]));
       this.bytes = saved.tokens.map((token, id) => named.has(id)
         ? encoder.encode(named.get(id))

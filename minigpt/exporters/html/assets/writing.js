@@ -63,7 +63,7 @@ const writing = (() => {
     end("stopped");
     shown.tree = branches.newTree(data.title, find("prompt").value, seed, 0);
     shown.card = newCard(shown.tree, "Text", actions);
-    find("texts").replaceChildren(shown.card.element, reading.legend());
+    find("texts").replaceChildren(shown.card.element, page.likelihoodLegend());
     write();
   }
 

@@ -27,7 +27,7 @@ def remove(
     - `minigpt rm sherlock_holmes`
     - `minigpt rm test test-2 --yes`
     """
-    from minigpt.storage.remove_run import find_removable, remove_run
+    from minigpt.removal.remove_run import find_removable, remove_run
 
     runs = [find_removable(name, checkpoints) for name in dict.fromkeys(names)]
     for run in runs:

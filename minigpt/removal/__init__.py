@@ -1,0 +1,1 @@
+"""Removes the folders of runs."""
