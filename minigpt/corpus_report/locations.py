@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from minigpt.chat_logs.exports import export_app
 from minigpt.chat_logs.json_files import JsonForm, json_form, json_values
 from minigpt.chat_logs.transcript import unmarked
 from minigpt.data.encodings import MARK_BYTES
@@ -87,7 +88,7 @@ def find_passages(found: Scan, passages: Sequence[str]) -> dict[str, list[Locati
 def blocks(found: Scan) -> Iterator[TextBlock]:
     """The text of all files, unchanged, in blocks of whole lines."""
     for file in found.files:
-        if file.is_binary:
+        if file.is_binary or export_app(file):
             with_errors = replace(file, decoding=file.decoding._replace(errors="surrogateescape"))
             rows = records_of(with_errors, found.text_key) or ()
             for number, record in enumerate(rows, 1):

@@ -180,7 +180,7 @@ def _readable(file: SourceFile) -> SourceFile:
     if (reader := reader_of(file.path.name)) is not None and reader.text is not None:
         # Bytes that are invalid in it are written as they are, and met by all that reads the copy as in any text.
         text = reader.text(file.path, file.name, *file.decoding).encode(errors="surrogateescape")
-        return _spool([text], file.name)
+        return _spool([text], file.name, suffix=reader.copy_suffix)
     if is_document(file.plain_name):
         program = "unzstd" if file.path.suffix.lower() == ".zst" else "gunzip"
         raise DataError(f"{file.name} is a compressed document; decompress it with {program}")
@@ -254,10 +254,10 @@ def _is_read(file: SourceFile) -> bool:
     return is_known or looks_like_text(file.plain_name, head, file.decoding.encoding)
 
 
-def _spool(blocks: Iterable[bytes], name: str, decoding: Decoding = UTF8) -> SourceFile:
+def _spool(blocks: Iterable[bytes], name: str, decoding: Decoding = UTF8, suffix: str = "") -> SourceFile:
     """Copies a stream, which must be read twice, to a temporary file."""
     try:
-        descriptor, path = tempfile.mkstemp(prefix="minigpt-")
+        descriptor, path = tempfile.mkstemp(suffix, "minigpt-")
         file = SourceFile(Path(path), name, decoding, copy=TemporaryCopy(Path(path)))
         with os.fdopen(descriptor, "wb") as copy:
             for block in _blocks(blocks, name):

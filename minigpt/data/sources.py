@@ -8,7 +8,7 @@ import hashlib
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +94,8 @@ class Scan:
 def scan(
     sources: str | Path | Sequence[str | Path],
     *,
-    text_key: str = "text",
-    encoding: str = "utf-8",
-    encoding_errors: str = "strict",
     measure: "Measure | None" = None,
+    **settings: Any,
 ) -> Scan:
     """Finds the files of these sources and reads them once, in constant memory, to measure their text.
 
@@ -106,16 +104,17 @@ def scan(
     conversation under `text_key`, these compressed by gzip or zstd or not, or of a format that an edge reads. The
     literal "<|endoftext|>" separates documents; documents of white space only are skipped.
 
-    `measure` reads the files, by default `measure_text`.
+    `measure` reads the files, by default `measure_text`. The other settings are those of `ReadingConfig`.
 
-    Raises: DataError for a source that is missing, has no text, or cannot be decoded; ConfigError for an unknown
-    `encoding` or `encoding_errors`.
+    Raises: DataError for a source that is missing, has no text, or cannot be decoded; ConfigError for a setting that is
+    not valid.
     """
-    reading = ReadingConfig(text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)
+    reading = ReadingConfig(**settings)
     several = [sources] if isinstance(sources, str | Path) else sources
-    files, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
+    found, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
+    files = [replace(file, reading=reading) for file in found]
     if (logs := conversations()) is not None:
-        notes += logs.notes(files, text_key)
+        notes += logs.notes(files, reading.text_key)
     measured = (measure or measure_text)(files, reading)
     if measured["n_unlearned"]:
         notes.append(f"messages with weight 0, which are read but not learned: {measured['n_unlearned']:,}")
@@ -123,8 +122,8 @@ def scan(
         files=tuple(files),
         skipped=tuple(skipped),
         notes=tuple(notes),
-        text_key=text_key,
-        encoding_errors=encoding_errors,
+        text_key=reading.text_key,
+        encoding_errors=reading.encoding_errors,
         **measured,
     )
 

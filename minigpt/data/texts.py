@@ -91,13 +91,7 @@ def find_texts(sources: Sequence[str], reading: ReadingConfig, cache: Path | Non
 
 def scan_text(sources: str | Sequence[str], reading: ReadingConfig, measure: Measure = measure_text) -> Scan:
     """Scans one text with these settings."""
-    return scan(
-        sources,
-        text_key=reading.text_key,
-        encoding=reading.encoding,
-        encoding_errors=reading.encoding_errors,
-        measure=measure,
-    )
+    return scan(sources, measure=measure, **vars(reading))
 
 
 def has_tokens(source: str) -> bool:

@@ -37,7 +37,7 @@ def _remembered_path(cache: Path, files: Sequence[SourceFile], reading: ReadingC
     if sum(status.st_size for _, status in found) < _REMEMBERED or any(str(file.path) != file.name for file in files):
         return None  # copies of pipes and documents have other paths each time
     key = [[os.path.realpath(file.path), *file.decoding, status.st_size, status.st_mtime_ns] for file, status in found]
-    named = json.dumps([_MEASURED, reading.text_key, reading.encoding_errors, key]).encode()
+    named = json.dumps([_MEASURED, vars(reading), key]).encode()
     return cache / "scans" / f"{hashlib.sha256(named).hexdigest()[:32]}.json"
 
 
