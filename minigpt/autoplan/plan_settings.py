@@ -29,6 +29,7 @@ _MAX_PARAMETERS = 2  # in the blocks, per byte of text
 _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
 _SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
+_LONGEST_CHAT = 512  # tokens: the longest context that is chosen for conversations
 _TINY = 20_000  # tokens: on fewer a small model trains for seconds, so the length is in steps
 _MIN_BYTES = 300_000  # of text, and of text learned from: for less, the smallest model is chosen
 LEARNING = {  # the options that change what a model learns
@@ -105,8 +106,9 @@ def plan_settings(
     if not {"steps", "epochs", "minutes"} & options.given:
         chosen |= {"steps": 300} if stats.n_tokens < _TINY else {"minutes": DEFAULT_MINUTES}
     config = options.training.replace(context_length=context, **chosen)
-    may_shorten = base is None and "context_length" not in options.given and context > _SHORT_CONTEXT
-    _check_batch(config, options, stats, _SHORT_CONTEXT if may_shorten else context, processes)
+    short = max(_SHORT_CONTEXT, _chat_context(stats))
+    may_shorten = base is None and "context_length" not in options.given and context > short
+    _check_batch(config, options, stats, short if may_shorten else context, processes)
     _check_teachable(config, options, base)
     distills = all_settings(config).distill == "on"
     try:
@@ -134,8 +136,7 @@ def plan_settings(
     )
     seen = planned.tokens_seen
     if may_shorten and seen < _SHORT_RUN:
-        short = plan_with(with_training(options, context_length=_SHORT_CONTEXT))
-        return replace(short, is_usual=planned.is_usual)
+        return replace(plan_with(with_training(options, context_length=short)), is_usual=planned.is_usual)
     _check_batch(config, options, stats, context, processes)
     if "steps" in chosen and planned.seconds > 60 * DEFAULT_MINUTES:
         return plan_with(with_training(options, minutes=DEFAULT_MINUTES))
@@ -170,7 +171,7 @@ def _shape(
     Raises: ConfigError for options that do not fit them.
     """
     model = (base or preset_config(preset).replace(vocab_size=stats.vocab_size)).replace(**options.shape)
-    context = _context(model, stats.n_tokens, options, notes, fine_tuning=base is not None)
+    context = _context(model, stats, options, notes, fine_tuning=base is not None)
     if base is None:
         model = model.replace(n_positions=context)
     model.check_positions()
@@ -265,9 +266,18 @@ def _smaller_adapter(
     return replace(planned, notes=(why, *planned.notes))
 
 
-def _context(model: GPTConfig, n_tokens: int, options: RunOptions, notes: list[str], *, fine_tuning: bool) -> int:
-    """The context length: as given, else the model's, but not longer than the text."""
-    usual = min(model.n_positions, _FINE_TUNING_CONTEXT) if fine_tuning else model.n_positions
+def _chat_context(stats: CorpusStats) -> int:
+    """The context that a chat log needs, a power of two; 0 for other texts.
+
+    Half of it holds a long conversation, because `minigpt chat` keeps up to a half for the answer.
+    """
+    return min(_LONGEST_CHAT, 1 << (2 * stats.conversation - 1).bit_length()) if stats.conversation else 0
+
+
+def _context(model: GPTConfig, stats: CorpusStats, options: RunOptions, notes: list[str], *, fine_tuning: bool) -> int:
+    """The context length: as given, else the model's or what conversations need, but not longer than the text."""
+    n_tokens, chat = stats.n_tokens, _chat_context(stats)
+    usual = min(model.n_positions, max(_FINE_TUNING_CONTEXT, chat)) if fine_tuning else max(model.n_positions, chat)
     wanted = options.training.context_length or usual
     context = min(wanted, max(1, n_tokens - 1))
     if context < wanted:

@@ -54,12 +54,12 @@ def _branch(conversation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The messages from the root of the tree to the current node, or to the last one without children."""
     nodes = _nodes(conversation)
     leaves = [name for name, node in nodes.items() if not node.get("children")]
-    name = conversation.get("current_node") if nodes else None
-    name = name if name in nodes else next(reversed(leaves), None)
+    name = str(conversation.get("current_node"))
+    name = name if name in nodes else next(reversed(leaves), "")
     found: dict[str, Mapping[str, Any]] = {}
     while name in nodes and name not in found:
         found[name] = nodes[name]
-        name = nodes[name]["parent"]
+        name = str(nodes[name]["parent"])
     return [node["message"] for node in reversed(found.values()) if isinstance(node["message"], dict)]
 
 

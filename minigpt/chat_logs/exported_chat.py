@@ -51,7 +51,9 @@ class ExportedChat:
 
     def has_both(self, assistant: str) -> bool:
         """Whether this sender and others wrote."""
-        return self.has_roles and bool(self.said) or (bool(assistant) and len({each.sender for each in self.said}) > 1)
+        if self.has_roles:
+            return bool(self.said)
+        return assistant != "" and any(each.sender != assistant for each in self.said)
 
     def conversations(self, assistant: str) -> Iterator[list[Message]]:
         """The conversations of this sender with the others, who are the user, without their names.

@@ -116,7 +116,7 @@ def export_notes(files: Sequence[SourceFile]) -> list[str]:
         raise ConfigError(f"me ({', '.join(names)}) is nobody's name in these exports; give {_either(senders)}")
     notes = [each.note(is_chosen=bool(names)) for each in read]
     if names and not senders:
-        notes.append("--me has no effect: no file is an export of WhatsApp or Telegram")
+        notes.append(f"no file is an export of WhatsApp or Telegram, so --me {names[0]} is not used")
     return notes
 
 
@@ -142,8 +142,8 @@ class _ReadExports:
                 read._add(chat)
             if senders and not names and len(read.assistants) == n_assistants:
                 raise ConfigError(
-                    f"{file.name} is a chat in {app.name}, and does not say whose messages the model is to write; give "
-                    f"{_either(senders)}"
+                    f"{file.name} is an export of {app.name} that does not say whose messages the model is to write; "
+                    f"give {_either(senders)}"
                 )
             read.senders += senders
             read.files.append(file.name)
@@ -171,7 +171,7 @@ class _ReadExports:
             others = [sender for sender in self.senders if sender not in self.assistants]
             user = others[0] if len(others) == 1 else f"{len(others):,} others"
             clauses[0] += f", each after a pause of {PAUSE_HOURS} hours"
-            chooses = "" if is_chosen else ", as the export says (--me chooses another)"
+            chooses = "" if is_chosen else ", as the export says (change it with --me)"
             clauses.append(f"{' and '.join(self.assistants)} is the assistant and {user} the user{chooses}")
         if dropped:
             clauses.append(f"dropped {dropped}")

@@ -23,7 +23,7 @@ class JsonCursor:
         self._skip_space()
         return self._at == len(self._text)
 
-    def keys(self) -> Iterator[str]:
+    def object_keys(self) -> Iterator[str]:
         """The keys of the object that begins here; the caller reads the value of each before it asks for the next."""
         for _ in self._items("{", "}"):
             key = self.value()

@@ -8,6 +8,8 @@ from minigpt.config.reading_settings import ReadingSettings
 from minigpt.config.train_settings import TrainSettings, scored_text_of
 from minigpt.settings import setting
 
+ME = "in an export of WhatsApp or Telegram, the name of the sender who is the assistant; repeatable"
+
 _text = partial(setting, group="Text")
 _optimization = partial(setting, group="Optimization")
 
@@ -35,4 +37,4 @@ class ChatLogSettings(TrainSettings):
 class ExportSettings(ReadingSettings):
     """The settings of reading the exports of messengers."""
 
-    me: tuple[str, ...] = _text((), "in an export of WhatsApp or Telegram, whose messages the model writes; repeatable")
+    me: tuple[str, ...] = _text((), ME)

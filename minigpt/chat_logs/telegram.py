@@ -42,9 +42,9 @@ def read_telegram(text: str, _name: str) -> Iterator[ExportedChat]:
 def _chats(cursor: JsonCursor, account: str) -> Iterator[ExportedChat]:
     """The chats in an object, which is an export or a chat; `account` is the id of its owner, if that is known."""
     fields, chat, ids = dict[str, Any](), ExportedChat(), dict[str, str]()
-    for key in cursor.keys():
+    for key in cursor.object_keys():
         if key in ("chats", "left_chats"):
-            for part in cursor.keys():
+            for part in cursor.object_keys():
                 if part == "list":
                     for _ in cursor.elements():
                         yield from _chats(cursor, account)

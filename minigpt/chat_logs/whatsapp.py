@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
+from itertools import pairwise
 from pathlib import PurePath
 
 from minigpt.chat_logs.exported_chat import MEDIA, SYSTEM, ExportedChat
@@ -20,34 +21,36 @@ _ANDROID = re.compile(rf"\u200e?{_MOMENT}\s[-–]\s(.*)", re.DOTALL)
 _AFTERNOON = {"pm", "下午", "晚上", "中午", "午後", "오후", "م", "μμ"}
 _MORNING = {"am", "上午", "凌晨", "早上", "午前", "오전", "ص", "πμ"}
 _SENDER = re.compile(r"\u200e?([^:\"“”„«»\n]{1,80}?)\s?:(?:\s|$)")
-_LOG_LEVEL = re.compile(r"(?:.*\W)?(?:trace|debug|info|notice|warn|warning|error|critical|fatal|severe)\W*", re.IGNORECASE)
+_LOG_LEVEL = re.compile(
+    r"(?:.*\W)?(?:trace|debug|info|notice|warn|warning|error|critical|fatal|severe)\W*", re.IGNORECASE
+)
 _MARKS = dict.fromkeys(map(ord, "\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"))
 _OWN = "\u200e"  # before what WhatsApp itself writes: system messages, names of media, "edited"
 
 # WhatsApp's own words where no mark is before them, in the languages of most of its users.
 _EDITED = re.compile(
-    r"\s*<[^<>\n]*(?:edit|bearbeitet|modifi|bewerkt|изменен|отредакт|düzenlendi|redig|編集|수정|编辑|編輯)[^<>\n]*>\u200e?$",
+    r"\s*<[^<>\n]*\b(?:edit|bearbeitet|modifi|bewerkt|изменен|отредакт|düzenlendi|redig|編集|수정|编辑|編輯)[^<>\n]*>\u200e?$",
     re.IGNORECASE,
 )
 _PLACEHOLDER = re.compile(r"<[^<>\n]{3,60}>")  # <Media omitted>, <attached: name.jpg>
 _ATTACHED = re.compile(
-    r"\u200e?[^\n]*(?:-WA\d+\.\w{2,5} \([^()\n]+\)|\.\w{2,5} \((?:file attached|Datei angehängt|archivo adjunto|fichier "
-    r"joint|file allegato|(?:arquivo|ficheiro) anexado|bestand bijgevoegd|файл добавлен|dosya ekli)\))"
+    r"\u200e?[^\n]*(?:-WA\d+\.\w{2,5} \([^()\n]+\)|\.\w{2,5} \((?:file attached|Datei angehängt|archivo adjunto|"
+    r"fichier joint|file allegato|(?:arquivo|ficheiro) anexado|bestand bijgevoegd|файл добавлен|dosya ekli)\))"
 )
 _OMITTED = re.compile(
     r"\S{0,5}(?:image|photo|video|audio|voice message|video note|GIF|sticker|document|contact card|Bild|Dokument|"
-    r"Kontaktkarte|imagen|vídeo|documento|tarjeta de contacto|vidéo|fiche contact|immagine|video messaggio|scheda "
-    r"contatto|imagem|áudio|figurinha|cartão do contato|afbeelding|contactkaart|изображение|видео|аудио|стикер|документ)"
-    r" (?:omitted|weggelassen|ausgelassen|omitid[oa]|absente?|omis|omise|omess[oa]|esclus[oa]|ocult[oa]|não revelad[oa]|"
-    r"weggelaten|отсутствует|опущен[оа]?)",
+    r"Kontaktkarte|imagen|vídeo|documento|tarjeta de contacto|vidéo|fiche contact|immagine|scheda contatto|"
+    r"imagem|áudio|figurinha|cartão do contato|afbeelding|contactkaart|изображение|видео|аудио|стикер|документ)"
+    r" (?:omitted|weggelassen|ausgelassen|omitid[oa]|absente?|omis|omise|omess[oa]|esclus[oa]|ocult[oa]|"
+    r"não revelad[oa]|weggelaten|отсутствует|опущен[оа]?)",
     re.IGNORECASE,
 )
 _NO_TEXT = re.compile(
     r"(?:This message was deleted|You deleted this message|Diese Nachricht wurde gelöscht|Du hast diese Nachricht "
-    r"gelöscht|(?:Se eliminó|Eliminaste) este mensaje|Este mensaje fue eliminado|(?:Ce message a été|Vous avez) supprimé"
-    r"(?: ce message)?|Questo messaggio è stato eliminato|Hai eliminato questo messaggio|(?:Esta m|M)ensagem(?: foi)? "
-    r"apagada|Você apagou esta mensagem|Dit bericht is verwijderd|(?:Je|U) hebt dit bericht verwijderd|(?:Данное "
-    r"сообщение удалено|Вы удалили данное сообщение)|Bu mesaj silindi|null|\S+: https://maps\.google\.com/\?q=\S+)\.?"
+    r"gelöscht|(?:Se eliminó|Eliminaste) este mensaje|Este mensaje fue eliminado|(?:Ce message a été|Vous avez) "
+    r"supprimé(?: ce message)?|Questo messaggio è stato eliminato|Hai eliminato questo messaggio|(?:Esta m|M)ensagem"
+    r"(?: foi)? apagada|Você apagou esta mensagem|Dit bericht is verwijderd|(?:Je|U) hebt dit bericht verwijderd|"
+    r"(?:Данное сообщение удалено|Вы удалили данное сообщение)|Bu mesaj silindi|null|\S+: https://maps\.google\.com/\?q=\S+)\.?"
 )
 _FILE_NAME = re.compile(r"\S[^\n]*\.\w{2,5}")
 _FEWEST = 2  # messages in a file that is recognized
@@ -67,9 +70,9 @@ def is_whatsapp(text: str, _whole: Callable[[], str]) -> bool:
             return False
         if found := _SENDER.match(message):
             senders[found[1]] += 1
-    if any(_LOG_LEVEL.fullmatch(sender) for sender in senders):
-        return False
-    return senders.total() >= _FEWEST and len(senders) <= max(_FEWEST, senders.total() // 2)
+    of_levels = sum(number for sender, number in senders.items() if _LOG_LEVEL.fullmatch(sender))
+    n_messages = senders.total()
+    return n_messages >= _FEWEST and len(senders) <= max(_FEWEST, n_messages // 2) and of_levels < n_messages / 2
 
 
 def read_whatsapp(text: str, name: str) -> Iterator[ExportedChat]:
@@ -78,12 +81,12 @@ def read_whatsapp(text: str, name: str) -> Iterator[ExportedChat]:
     entries, chat = list(_entries(text)), ExportedChat()
     days = _days([moment[:3] for moment, _ in entries])
     for day, (moment, message) in zip(days, entries, strict=True):
-        sender = _SENDER.match(message)
+        sender, time = _SENDER.match(message), 86_400 * day + _second_of_day(moment[3:])
         if sender is None:
             chat.dropped[SYSTEM] += 1
             continue
         written, otherwise = _written(message[sender.end() :].strip(" \t\r\n"))
-        chat.add(sender[1].strip("~ \u202f\xa0"), written, 86_400 * day + _second_of_day(moment[3:]), otherwise=otherwise)
+        chat.add(sender[1].strip("~ \u202f\xa0"), written, time, otherwise=otherwise)
     stem = PurePath(PurePath(name).name.removesuffix(".gz").removesuffix(".zst")).stem
     senders = dict.fromkeys(each.sender for each in chat.said)
     others = [each for each in senders if not re.search(rf"(?:^|\W){re.escape(each)}(?: ?\(\d+\))?$", stem)]
@@ -96,8 +99,8 @@ Moment = tuple[str, ...]  # three numbers of a date; what is before the time, ho
 
 
 def _entries(text: str) -> Iterator[tuple[Moment, str]]:
-    """The date and time and the text of each message, which may have several lines; the date is empty before the first.
-    """
+    """The date and time and the text of each message, which may have several lines; of lines before the first message,
+    the date is empty."""
     lines = text.translate(_MARKS).split("\n")
     first = next((number for number, line in enumerate(lines) if line.strip()), 0)
     form = _IPHONE if lines[first].lstrip(_OWN).startswith("[") else _ANDROID
@@ -152,10 +155,10 @@ def _days(dates: Sequence[Sequence[str]]) -> list[int]:
     numbers = [tuple(map(int, each)) for each in dates]
     is_iso = any(each[0] > 31 for each in numbers)
     readings = []
-    for order in ([(2, 1, 0)] if is_iso else [(0, 1, 2), (1, 0, 2)]):
+    for order in [(2, 1, 0)] if is_iso else [(0, 1, 2), (1, 0, 2)]:
         days = [_day(*(each[index] for index in order)) for each in numbers]
         known = [day for day in days if day is not None]
-        wrong = len(days) - len(known) + sum(later < day for day, later in zip(known, known[1:], strict=False))
+        wrong = len(days) - len(known) + sum(later < day for day, later in pairwise(known))
         readings.append((wrong, days))
     best, last = min(readings, key=lambda each: each[0])[1], 0
     filled = []
