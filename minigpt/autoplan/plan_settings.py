@@ -29,7 +29,8 @@ _MAX_PARAMETERS = 2  # in the blocks, per byte of text
 _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
 _SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
-_LONGEST_CHAT = 512  # tokens: the longest context that is chosen for conversations
+_CHAT_CONTEXTS = (128, 512)  # tokens: the shortest and the longest context that is chosen for conversations
+_CHAT_SEQUENCES = 2000  # in a run: with half as many of twice the length, a chat log was learned 2 % worse
 _TINY = 20_000  # tokens: on fewer a small model trains for seconds, so the length is in steps
 _MIN_BYTES = 300_000  # of text, and of text learned from: for less, the smallest model is chosen
 LEARNING = {  # the options that change what a model learns
@@ -106,9 +107,8 @@ def plan_settings(
     if not {"steps", "epochs", "minutes"} & options.given:
         chosen |= {"steps": 300} if stats.n_tokens < _TINY else {"minutes": DEFAULT_MINUTES}
     config = options.training.replace(context_length=context, **chosen)
-    short = max(_SHORT_CONTEXT, _chat_context(stats))
-    may_shorten = base is None and "context_length" not in options.given and context > short
-    _check_batch(config, options, stats, short if may_shorten else context, processes)
+    may_shorten = base is None and "context_length" not in options.given and context > _SHORT_CONTEXT
+    _check_batch(config, options, stats, _SHORT_CONTEXT if may_shorten else context, processes)
     _check_teachable(config, options, base)
     distills = all_settings(config).distill == "on"
     try:
@@ -135,7 +135,8 @@ def plan_settings(
         is_usual=base is None and not options.given & LEARNING,
     )
     seen = planned.tokens_seen
-    if may_shorten and seen < _SHORT_RUN:
+    short = max(_SHORT_CONTEXT, _chat_context(stats, seen))
+    if may_shorten and seen < _SHORT_RUN and context > short:
         return replace(plan_with(with_training(options, context_length=short)), is_usual=planned.is_usual)
     _check_batch(config, options, stats, context, processes)
     if "steps" in chosen and planned.seconds > 60 * DEFAULT_MINUTES:
@@ -266,12 +267,17 @@ def _smaller_adapter(
     return replace(planned, notes=(why, *planned.notes))
 
 
-def _chat_context(stats: CorpusStats) -> int:
-    """The context that a chat log needs, a power of two; 0 for other texts.
+def _chat_context(stats: CorpusStats, seen: float = math.inf) -> int:
+    """The context for a chat log, a power of two; 0 for other texts.
 
-    Half of it holds a long conversation, because `minigpt chat` keeps up to a half for the answer.
+    It holds a long conversation, unless a run that reads `seen` tokens would read too few sequences.
     """
-    return min(_LONGEST_CHAT, 1 << (2 * stats.conversation - 1).bit_length()) if stats.conversation else 0
+    if not stats.conversation:
+        return 0
+    shortest, context = _CHAT_CONTEXTS
+    while context > shortest and (context // 2 >= stats.conversation or context * _CHAT_SEQUENCES > seen):
+        context //= 2
+    return context
 
 
 def _context(model: GPTConfig, stats: CorpusStats, options: RunOptions, notes: list[str], *, fine_tuning: bool) -> int:

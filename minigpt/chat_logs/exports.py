@@ -189,8 +189,9 @@ def _either(senders: Counter[str]) -> str:
 def _zip_text(path: Path, name: str, _encoding: str, _errors: str) -> str:
     """The text of the export in a zip file; a large ChatGPT export has several files, which are read as one.
 
-    Raises: DataError for a zip file without an export, or with several.
+    Raises: DataError for another zip file, one that is encrypted or damaged, and one with several exports.
     """
+    unpack = "unpack it and give the folder or its files"
     found: list[tuple[_App, str]] = []
     try:
         with zipfile.ZipFile(path) as archive:
@@ -198,14 +199,13 @@ def _zip_text(path: Path, name: str, _encoding: str, _errors: str) -> str:
                 if found_app := _app_in(archive, member):
                     found.append((found_app, _member(archive, member, _LARGEST)))
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise DataError(f"{name} is a damaged or encrypted zip file ({error}); save it again") from error
+        raise DataError(f"{name} is an archive; {unpack}") from error
     except OSError as error:
         raise DataError(f"{name} cannot be read ({reason_of(error)})") from error
     if not found:
-        apps = ", ".join(app.name for app in _APPS)
-        raise DataError(f"{name} is an archive, and none of its files is an export of {apps}; unpack it and give those")
+        raise DataError(f"{name} is an archive; {unpack}")
     if len(found) > 1 and {app.name for app, _ in found} != {"ChatGPT"}:
-        raise DataError(f"{name} is an archive with {len(found)} exports; unpack it and give the folder")
+        raise DataError(f"{name} is an archive with {len(found)} exports; {unpack}")
     return "\n".join(text for _, text in found)
 
 

@@ -170,9 +170,9 @@ def _decoded(files: Iterable[SourceFile]) -> tuple[list[SourceFile], list[str]]:
 
 
 def is_document(name: str) -> bool:
-    """Whether a file of this name has a text that is copied to a temporary file."""
+    """Whether a file of this name is a document, whose text is copied to a temporary file."""
     reader = reader_of(name)
-    return reader is not None and reader.text is not None
+    return reader is not None and reader.text is not None and not reader.copy_suffix
 
 
 def _readable(file: SourceFile) -> SourceFile:
