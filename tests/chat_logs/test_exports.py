@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -388,3 +389,42 @@ def test_a_cursor_refuses_what_is_not_json(text: str) -> None:
         [cursor.value() for _ in cursor.elements()]
     with pytest.raises(ValueError, match=r"."):
         [JsonCursor(f"{{{text or 1}: 1}}").value() for _ in JsonCursor(f"{{{text or 1}: 1}}").object_keys()]
+
+
+# From an export to a chat, as docs/how-to/chat.md has it
+
+
+def test_an_export_is_trained_on_resumed_evaluated_and_talked_to(run: Callable[..., Any], here: Path) -> None:
+    lines = ["Anna: Where are you?", "Ben: At home.\nAnd you?", "Anna: At work.", "Ben: See you!"] * 10
+    whatsapp(here, *lines, name="WhatsApp Chat with Anna.txt")
+    shape = ("--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "32")
+    options = ("--steps", "2", "--name", "ben", "--validation-fraction", "0.2", *shape)
+    train = ("train", "WhatsApp Chat with Anna.txt", *options)
+    refused = run(*train, "--me", "Bob")
+    assert refused.exit_code == 1
+    assert refused.stderr.endswith('; give --me "Anna" (20 messages) or --me "Ben" (20 messages)\n')
+    trained = run(*train, "--me", "Ben")
+    assert trained.exit_code == 0, trained.output
+    assert "40 messages in 1 conversation" in " ".join(trained.stderr.split())
+    assert "Ben is the assistant and Anna the user" in " ".join(trained.stderr.split())
+    record = json.loads((here / "checkpoints" / "ben" / "training.json").read_text())
+    assert record["reading"]["me"] == ["Ben"]
+    resumed = run("train", "--resume", "--name", "ben", "--steps", "3")
+    assert resumed.exit_code == 0, resumed.output
+    changed = run("train", "--resume", "--name", "ben", "--steps", "4", "--me", "Anna")
+    assert changed.exit_code == 1
+    assert "me" in changed.stderr
+    assert "--allow-change" in changed.stderr
+    (here / "other.txt").write_text((here / "WhatsApp Chat with Anna.txt").read_text().replace("work", "sea"))
+    evaluate = ("evaluate", "ben", "other.txt", "--json", "--loss-on", "assistant")
+    assert run(*evaluate).exit_code == 1
+    measured = run(*evaluate, "--me", "ben")
+    assert measured.exit_code == 0, measured.output
+    assert json.loads(measured.stdout)["loss_on"] == "assistant"
+    assert "--me Ben is only for exports of chats" in run("evaluate", "ben", "lambada", "--me", "Ben").stderr
+    report = run("corpus", "other.txt", "--me", "Ben", "--json")
+    assert report.exit_code == 0, report.output
+    assert run("generate", "Hi", "--memorization", "--corpus", "other.txt", "--model", "ben").exit_code == 0
+    talked = run("chat", "ben", "--max-new-tokens", "5", stdin="Where are you?\n/show\n/quit\n")
+    assert talked.exit_code == 0, talked.output
+    assert "User: Where are you?\nAssistant:" in talked.stdout
