@@ -1,5 +1,6 @@
 """Exports of WhatsApp, Telegram and ChatGPT: recognizes them, and reads them as the conversations of a chat log."""
 
+import re
 import zipfile
 import zlib
 from collections import Counter
@@ -23,6 +24,8 @@ from minigpt.units import count
 
 _COPY = ".export"  # ends the name of the temporary file with the text of a zip file
 SUFFIXES = (".txt", _COPY)  # and .json, whose reader asks here first
+_BEGINS = re.compile(r"[\s\ufeff\u200e\u200f\u202a-\u202e]*[\d\[{]")  # how an export may begin
+_FIRST_BYTES = 512
 _LARGEST = 2**30  # bytes of an export
 _SHOWN = 5  # senders in an error
 
@@ -53,6 +56,8 @@ def export_app(file: SourceFile) -> _App | None:
 
 @lru_cache(maxsize=10_000)  # every pass over a text asks again
 def _app_of(file: SourceFile, _modified: int, _size: int) -> _App | None:
+    if not _BEGINS.match(_text_of(file, _FIRST_BYTES, "replace")):  # most files
+        return None
     head = _text_of(file, HEAD_BYTES, "replace")
     return _find_app(file.plain_name, head, lambda: _text_of(file, _LARGEST, "replace"))
 
@@ -126,7 +131,8 @@ class _ReadExports:
     def __init__(self, app: _App, names: Sequence[str]) -> None:
         self.app, self.names, self.files = app, names, list[str]()
         self.n_messages = self.n_conversations = self.n_skipped = 0
-        self.dropped, self.senders, self.assistants = Counter[str](), Counter[str](), Counter[str]()
+        self.dropped, self.senders = Counter[str](), Counter[str]()
+        self.assistants, self.users = dict[str, None](), dict[str, None]()
 
     @classmethod
     def of(cls, app: _App, files: Sequence[SourceFile], names: Sequence[str]) -> "_ReadExports":
@@ -155,21 +161,21 @@ class _ReadExports:
             self.n_skipped += 1
             return
         if not chat.has_roles:
-            self.assistants[assistant] += 1
+            self.assistants[assistant] = None
+            self.users |= {each.sender: None for each in chat.said if each.sender != assistant}
         self.n_messages += len(chat.said)
         self.n_conversations += sum(1 for _ in chat.conversations(assistant))
         self.dropped += chat.dropped
 
     def note(self, *, is_chosen: bool) -> str:
         """The sentence."""
-        dropped = " and ".join(count(number, kind) for kind, number in self.dropped.items())
+        dropped = ", ".join(count(number, kind) for kind, number in self.dropped.items())
         clauses = [
             f"{self.app.name} export{'s' * (len(self.files) > 1)} {shown(self.files)}: "
             f"{count(self.n_messages, 'message')} in {count(self.n_conversations, 'conversation')}"
         ]
-        if self.senders:
-            others = [sender for sender in self.senders if sender not in self.assistants]
-            user = others[0] if len(others) == 1 else f"{len(others):,} others"
+        if self.assistants:
+            user = next(iter(self.users)) if len(self.users) == 1 else f"{len(self.users):,} others"
             clauses[0] += f", each after a pause of {PAUSE_HOURS} hours"
             chooses = "" if is_chosen else ", as the export says (change it with --me)"
             clauses.append(f"{' and '.join(self.assistants)} is the assistant and {user} the user{chooses}")

@@ -10,7 +10,7 @@ _decode = json.JSONDecoder().raw_decode
 
 
 class JsonCursor:
-    """A position in a JSON text. Each method moves it behind what it reads.
+    """A position in a JSON text. Each method moves it to the end of what it reads.
 
     All methods raise ValueError for a text that is not JSON, or has another value there.
     """

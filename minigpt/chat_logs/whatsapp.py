@@ -61,9 +61,6 @@ def is_whatsapp(text: str, _whole: Callable[[], str]) -> bool:
 
     A log of a program, whose senders are log levels, is none.
     """
-    first = text.lstrip("\ufeff \t\r\n")[:200]
-    if not (first.startswith(("[", _OWN)) or first[:1].isdecimal() or first[:1] in map(chr, _MARKS)):
-        return False
     senders: Counter[str] = Counter()
     for moment, message in _entries(text):
         if not moment:

@@ -44,6 +44,7 @@ class Decoding(NamedTuple):
 
 
 UTF8 = Decoding()
+_READING = ReadingConfig()
 
 
 class TemporaryCopy:
@@ -62,7 +63,7 @@ class SourceFile:
     decoding: Decoding = UTF8
     is_in_folder: bool = False  # that the user gave, instead of the file itself
     copy: TemporaryCopy | None = field(default=None, compare=False)
-    reading: ReadingConfig = field(default_factory=ReadingConfig)
+    reading: ReadingConfig = _READING
 
     @property
     def plain_name(self) -> str:

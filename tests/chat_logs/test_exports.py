@@ -129,7 +129,7 @@ def test_what_whatsapp_itself_writes_is_dropped_and_counted(tmp_path: Path, mess
     with path.open("a", encoding="utf-8") as file:
         file.write('[12.03.21, 18:30:00] Ben changed the subject to "Us: two"\n[12.03.21, 18:31:00] Ben: Bye\n')
     assert texts(path, "Ben") == [f"User: Hi\nAssistant: {kept}\n Bye\n" if kept else "User: Hi\nAssistant: Bye\n"]
-    counts = {"media": "2 system messages and 1 media message", "system": "3 system messages"}
+    counts = {"media": "2 system messages, 1 media message", "system": "3 system messages"}
     assert scan(path, me=("Ben",)).notes[0].rpartition("dropped ")[2] == counts.get(kind, "2 system messages")
 
 
@@ -184,7 +184,7 @@ def test_chats_without_the_assistant_are_skipped_and_counted(tmp_path: Path) -> 
     assert texts(tmp_path, "Ben") == TWO[:1]
     (note,) = scan(tmp_path, me=("Ben",)).notes
     assert note.startswith("WhatsApp exports ")
-    assert note.endswith("Ben is the assistant and 2 others the user; skipped 1 chat in which not both wrote")
+    assert note.endswith("Ben is the assistant and Anna the user; skipped 1 chat in which not both wrote")
 
 
 def test_a_name_without_an_export_is_said_to_have_no_effect(tmp_path: Path) -> None:
@@ -232,8 +232,8 @@ def test_a_telegram_chat_says_who_the_owner_is(tmp_path: Path) -> None:
     (note,) = scan(path).notes
     assert note == (
         f"Telegram export {path}: 4 messages in 2 conversations, each after a pause of 4 hours; Ben is the assistant "
-        "and Anna the user, as the export says (change it with --me); dropped 1 system message and 1 media message and "
-        "1 forwarded message"
+        "and Anna the user, as the export says (change it with --me); dropped 1 system message, 1 media message, 1 "
+        "forwarded message"
     )
     assert texts(path, "Anna")[0] == "Assistant: Hi\nUser: see example.org!\nAssistant: a caption\n"
     group = write(tmp_path, chat(MESSAGES, type="private_group", id=5))
@@ -291,7 +291,7 @@ def test_of_a_chatgpt_conversation_the_open_branch_is_read_without_tools(tmp_pat
     path = write(tmp_path, [conversation(nodes, current_node="h"), again], "conversations.json")
     assert texts(path) == ["User: Which city?\nAssistant: Paris. Or Rome.\n", TWO[0]]
     assert scan(path).notes == (
-        f"ChatGPT export {path}: 4 messages in 2 conversations; dropped 4 system messages and 1 media message",
+        f"ChatGPT export {path}: 4 messages in 2 conversations; dropped 4 system messages, 1 media message",
     )
     del nodes["e"], nodes["f"], nodes["g"], nodes["h"]
     write(tmp_path, [conversation(nodes, current_node="no such node")], path.name)
