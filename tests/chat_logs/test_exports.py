@@ -89,6 +89,13 @@ def test_the_order_of_day_and_month_is_the_one_in_which_time_runs_on(
     assert len(found[-1].splitlines()) == 2 * n_conversations
 
 
+def test_hours_have_the_half_of_the_day(tmp_path: Path) -> None:
+    path = tmp_path / "chat.txt"
+    times = ["3/12/21, 11:59 PM", "3/13/21, 12:59 AM", "3/13/21, 11:58 AM", "3/13/21, 12:58 PM", "3/13/21, 3:00 pm"]
+    path.write_text("".join(f"{time} - {sender}: x\n" for time, sender in zip(times, "ABABA", strict=True)))
+    assert texts(path, "B") == ["User: x\nAssistant: x\n", "User: x\nAssistant: x\nUser: x\n"]
+
+
 def test_messages_of_one_side_are_one_turn_and_a_pause_begins_a_conversation(tmp_path: Path) -> None:
     path = tmp_path / "chat.txt"
     lines = ["18:00 - Anna: a", "18:01 - Clara: b", "18:02 - Ben: c", "18:03 - Ben: d", "21:59 - Anna: e"]
@@ -248,7 +255,7 @@ def test_a_telegram_account_has_chats_of_its_owner_and_skips_those_without(tmp_p
         "about": "Here is the data you requested.",
         "personal_information": {"user_id": ord("B"), "first_name": "Ben"},
         "contacts": {"about": "", "list": [{"user_id": 1}]},
-        "chats": {"about": "This page lists all chats.", "list": [others, chat(MESSAGES), notes]},
+        "chats": {"about": "This page lists all chats.", "list": [others, chat(MESSAGES, type="private_group"), notes]},
         "left_chats": {"about": "", "list": []},
     }
     path = write(tmp_path, value)
@@ -279,11 +286,11 @@ def test_of_a_chatgpt_conversation_the_open_branch_is_read_without_tools(tmp_pat
         "a": node("system", [""], "root"),
         "b": node("user", {"content_type": "user_editable_context", "user_profile": "I am Ben"}, "a"),
         "c": node("user", [{"content_type": "image_asset_pointer"}, "Which city?"], "b"),
-        "d": node("assistant", ["Old answer"], "c"),
         "e": node("assistant", {"content_type": "code", "text": "search()"}, "c", recipient="browser"),
         "f": node("tool", ["a page"], "e"),
         "g": node("assistant", [cited], "f"),
         "h": node("user", [{"content_type": "image_asset_pointer"}], "g"),
+        "d": node("assistant", ["Old answer"], "c"),
     }
     nodes["c"]["message"]["content"]["content_type"] = "multimodal_text"
     nodes["h"]["message"]["content"]["content_type"] = "multimodal_text"
