@@ -137,7 +137,7 @@ def _written(text: str) -> tuple[str, str]:
 
 def _second_of_day(time: Sequence[str]) -> int:
     before, hour, minute, second, after = time
-    words = {re.sub(r"[\W\d]", "", each).lower() for each in (before, after)}
+    words = {re.sub(r"[\W\d]", "", each).lower() for each in (before, after) if each}
     hours = int(hour)
     if words & (_AFTERNOON | _MORNING):
         hours = hours % 12 + 12 * bool(words & _AFTERNOON)
