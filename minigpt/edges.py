@@ -208,8 +208,9 @@ EDGES = (
         package="minigpt.chat_logs",
         provides={
             "train_settings": "minigpt.chat_logs.settings:ChatLogSettings",
+            "reading_settings": "minigpt.chat_logs.settings:ExportSettings",
             "generate_settings": "minigpt.chat_logs.generate_settings:ChatHint",
-            "text_reader": "minigpt.chat_logs.json_files:reader",
+            "text_reader": "minigpt.chat_logs.json_files:readers",
             "conversations": "minigpt.chat_logs.conversations:reader",
             "annotations": "minigpt.chat_logs.annotations:ChatAnnotations",
             "evaluate_settings": "minigpt.chat_logs.evaluate_settings:RoleSettings",

@@ -5,6 +5,7 @@ one line on stderr; any other exception is a bug and keeps its traceback.
 """
 
 import reprlib
+from collections.abc import Sequence
 
 _QUOTING = reprlib.Repr()
 _QUOTING.maxstring = _QUOTING.maxother = 80  # characters
@@ -58,7 +59,9 @@ class CheckpointError(MinigptError, OSError):
 
 
 class MissingPackageError(MinigptError, ImportError):
-    """A feature needs a package that is not installed or cannot be imported."""
+    """A feature needs a package that is not installed or cannot be imported; the names of its `modules`."""
+
+    modules: Sequence[str] = ()
 
 
 class FolderTakenError(CheckpointError):

@@ -38,7 +38,7 @@ def check_installed(feature: str, *modules: str, instead: str = "") -> None:
     Raises: MissingPackageError with the command that installs those missing.
     """
     if missing := [module for module in modules if not _exists(module)]:
-        raise MissingPackageError(_sentence(feature, missing, "not installed", instead))
+        raise _error(feature, missing, "not installed", instead)
 
 
 @contextmanager
@@ -52,7 +52,13 @@ def optional_import(feature: str, *modules: str, instead: str = "") -> Iterator[
     except ImportError as error:
         missing = [module for module in modules if not _exists(module)]
         problem = "not installed" if missing else f"not usable ({error})"
-        raise MissingPackageError(_sentence(feature, missing or modules, problem, instead)) from error
+        raise _error(feature, missing or modules, problem, instead) from error
+
+
+def all_missing(feature: str, errors: Sequence[MissingPackageError]) -> MissingPackageError:
+    """The first of these errors; if others are about other modules, one about all of them and this `feature`."""
+    modules = list(dict.fromkeys(module for error in errors for module in error.modules))
+    return errors[0] if modules == list(errors[0].modules) else _error(feature, modules, "not installed")
 
 
 def install_command(*modules: str) -> str:
@@ -60,10 +66,13 @@ def install_command(*modules: str) -> str:
     return f'pip install "minigpt-lm[{",".join(dict.fromkeys(EXTRAS[module] for module in modules))}]"'
 
 
-def _sentence(feature: str, modules: Sequence[str], problem: str, instead: str) -> str:
+def _error(feature: str, modules: Sequence[str], problem: str, instead: str = "") -> MissingPackageError:
     are = "are" if len(modules) > 1 else "is"
     advice = f"{instead}, or run" if instead else "run"
-    return f"{feature} needs {' and '.join(modules)}, which {are} {problem}; {advice}: {install_command(*modules)}"
+    needs = f"{feature} needs {' and '.join(modules)}, which {are} {problem}"
+    error = MissingPackageError(f"{needs}; {advice}: {install_command(*modules)}")
+    error.modules = modules
+    return error
 
 
 def _exists(module: str) -> bool:

@@ -113,6 +113,8 @@ class Settings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = plain_number(getattr(self, field.name))
+            if isinstance(value, list) and isinstance(field.default, tuple):  # as JSON has it
+                value = tuple(value)
             object.__setattr__(self, field.name, value)
             self.check(field.name, value)
 

@@ -29,6 +29,8 @@ _MAX_PARAMETERS = 2  # in the blocks, per byte of text
 _CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
 _SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
+_CHAT_CONTEXTS = (128, 512)  # tokens: the shortest and the longest context that is chosen for conversations
+_CHAT_SEQUENCES = 2000  # in a run: with half as many of twice the length, a chat log was learned 2 % worse
 _TINY = 20_000  # tokens: on fewer a small model trains for seconds, so the length is in steps
 _MIN_BYTES = 300_000  # of text, and of text learned from: for less, the smallest model is chosen
 LEARNING = {  # the options that change what a model learns
@@ -133,9 +135,9 @@ def plan_settings(
         is_usual=base is None and not options.given & LEARNING,
     )
     seen = planned.tokens_seen
-    if may_shorten and seen < _SHORT_RUN:
-        short = plan_with(with_training(options, context_length=_SHORT_CONTEXT))
-        return replace(short, is_usual=planned.is_usual)
+    short = max(_SHORT_CONTEXT, _chat_context(stats, seen))
+    if may_shorten and seen < _SHORT_RUN and context > short:
+        return replace(plan_with(with_training(options, context_length=short)), is_usual=planned.is_usual)
     _check_batch(config, options, stats, context, processes)
     if "steps" in chosen and planned.seconds > 60 * DEFAULT_MINUTES:
         return plan_with(with_training(options, minutes=DEFAULT_MINUTES))
@@ -170,7 +172,7 @@ def _shape(
     Raises: ConfigError for options that do not fit them.
     """
     model = (base or preset_config(preset).replace(vocab_size=stats.vocab_size)).replace(**options.shape)
-    context = _context(model, stats.n_tokens, options, notes, fine_tuning=base is not None)
+    context = _context(model, stats, options, notes, fine_tuning=base is not None)
     if base is None:
         model = model.replace(n_positions=context)
     model.check_positions()
@@ -265,9 +267,23 @@ def _smaller_adapter(
     return replace(planned, notes=(why, *planned.notes))
 
 
-def _context(model: GPTConfig, n_tokens: int, options: RunOptions, notes: list[str], *, fine_tuning: bool) -> int:
-    """The context length: as given, else the model's, but not longer than the text."""
-    usual = min(model.n_positions, _FINE_TUNING_CONTEXT) if fine_tuning else model.n_positions
+def _chat_context(stats: CorpusStats, seen: float = math.inf) -> int:
+    """The context for a chat log, a power of two; 0 for other texts.
+
+    It holds a long conversation, unless a run that reads `seen` tokens would read too few sequences.
+    """
+    if not stats.conversation:
+        return 0
+    shortest, context = _CHAT_CONTEXTS
+    while context > shortest and (context // 2 >= stats.conversation or context * _CHAT_SEQUENCES > seen):
+        context //= 2
+    return context
+
+
+def _context(model: GPTConfig, stats: CorpusStats, options: RunOptions, notes: list[str], *, fine_tuning: bool) -> int:
+    """The context length: as given, else the model's or what conversations need, but not longer than the text."""
+    n_tokens, chat = stats.n_tokens, _chat_context(stats)
+    usual = min(model.n_positions, max(_FINE_TUNING_CONTEXT, chat)) if fine_tuning else max(model.n_positions, chat)
     wanted = options.training.context_length or usual
     context = min(wanted, max(1, n_tokens - 1))
     if context < wanted:

@@ -12,6 +12,7 @@ from minigpt.chat_logs.chat_log import (
     read_conversation,
     record_conversation,
 )
+from minigpt.chat_logs.exports import export_app, export_notes
 from minigpt.chat_logs.json_files import first_value_keys, json_form, may_be_json
 from minigpt.chat_logs.transcript import (
     CHAT_TEMPLATE,
@@ -69,14 +70,15 @@ class ChatLogs:
         return Record(value, is_conversation=False)
 
     def notes(self, files: Sequence[SourceFile], key: str) -> list[str]:
-        """Sentences on the `.json` files that are read as plain text, and on conversations that are not read.
+        """Sentences on exports, on `.json` files that are read as plain text, and on conversations that are not read.
 
-        Raises: DataError as `scan`.
+        Raises: DataError as `scan`; ConfigError as `export_notes`.
         """
-        markup = [each.name for each in files if may_be_json(each) and not json_form(each, key) and each.stat().st_size]
+        texts = [each for each in files if may_be_json(each) and not export_app(each) and not json_form(each, key)]
+        markup = [each.name for each in texts if each.stat().st_size]
         several = f"{len(markup):,} files, such as" if len(markup) > 1 else "a file,"
         notes = [f"read as plain text, JSON markup included: {several} {markup[0]}"] if markup else []
-        return notes + _unread_conversations(files, key)
+        return export_notes(files) + notes + _unread_conversations(files, key)
 
     def check(self, n_unlearned: int, *, knows_speakers: bool) -> None:
         """Raises DataError for messages that are read without being learned, where the speakers are not known."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from minigpt.bounded_reading import MAX_LINE, parse_json
 from minigpt.chat_logs.chat_log import conversation_fields, is_message
+from minigpt.chat_logs.exports import SUFFIXES, export_app, export_records, zip_reader
 from minigpt.data.formats import TextReader
 from minigpt.data.records import (
     JsonValue,
@@ -135,6 +136,8 @@ def may_be_json(file: SourceFile) -> bool:
 
 
 def _records(file: SourceFile, key: str) -> Iterator[Record] | None:
+    if (app := export_app(file)) is not None:
+        return export_records(file, app)
     form = json_form(file, key)
     return None if form is None else _records_of(form, file, key)
 
@@ -152,11 +155,11 @@ def first_value_keys(values: Iterator[JsonValue]) -> Collection[str]:
 
 
 def _keys(file: SourceFile, key: str) -> Collection[str]:
-    form = json_form(file, key)
+    form = None if export_app(file) else json_form(file, key)
     if form is None:
         return ()
     with open_source(file) as stream:
         return first_value_keys(json_values(form, file.name, stream, file.decoding.errors))
 
 
-reader = TextReader(suffixes=(".json",), is_binary=False, records=_records, keys=_keys)
+readers = (TextReader(suffixes=(".json", *SUFFIXES), is_binary=False, records=_records, keys=_keys), zip_reader)

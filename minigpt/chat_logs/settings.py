@@ -4,9 +4,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from minigpt.config.reading_settings import ReadingSettings
 from minigpt.config.train_settings import TrainSettings, scored_text_of
 from minigpt.settings import setting
 
+ME = "in an export of WhatsApp or Telegram, the name of the sender who is the assistant; repeatable"
+
+_text = partial(setting, group="Text")
 _optimization = partial(setting, group="Optimization")
 
 
@@ -27,3 +31,10 @@ class ChatLogSettings(TrainSettings):
     def scored_text(self) -> str:
         """What the losses are measured on, if that is not all of the text: "of the assistant's turns only"."""
         return scored_text_of(self.loss_on)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportSettings(ReadingSettings):
+    """The settings of reading the exports of messengers."""
+
+    me: tuple[str, ...] = _text((), ME)

@@ -85,7 +85,7 @@ class EvaluateSettings(Settings):
         from minigpt.evaluation.documents import document_origins, document_stream
 
         given, loss_on = ReadingConfig(**reading), self.loss_on or "all"
-        found = scan(sources, text_key=given.text_key, encoding=given.encoding, encoding_errors=given.encoding_errors)
+        found = scan(sources, **reading)
         for each in found.notes:
             note(each)
         for name in found.skipped:

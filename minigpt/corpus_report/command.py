@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LARGER = 4  # how many times larger the second BPE vocabulary is than the one that training would choose
 
 
-@settings_options((ReadingConfig, ("text_key", "encoding", "encoding_errors", "validation_fraction")))
+@settings_options((ReadingConfig, ("text_key", "me", "encoding", "encoding_errors", "validation_fraction")))
 def corpus(
     given: dict[str, Any],
     texts: Annotated[
@@ -56,7 +56,7 @@ def corpus(
         checkpoint.tokenizer.encode("a text")  # a model without a tokenizer is an error before the text is read
         other = (model, checkpoint.model, checkpoint.tokenizer)
     with progress_bar(notes, "scanning …", amounts=False) as report_progress:
-        found = scan(texts, text_key=reading.text_key, encoding=reading.encoding, encoding_errors="replace")
+        found = scan(texts, **given | {"encoding_errors": "replace"})
         for each in found.notes:
             note(each)
         with out_of_memory_as(ConfigError("out of memory; close other programs, or omit --model")):

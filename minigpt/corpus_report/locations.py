@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from minigpt.chat_logs.exports import export_app
 from minigpt.chat_logs.json_files import JsonForm, json_form, json_values
 from minigpt.chat_logs.transcript import unmarked
 from minigpt.data.encodings import MARK_BYTES
@@ -27,8 +28,8 @@ _LONGEST_BLOCK = 16 * BLOCK_SIZE  # bytes of a block in a text without line endi
 class Location:
     """A location in a file: the line, counted from 1, and the byte, counted from 0, in the uncompressed file.
 
-    In a `.jsonl` file, `byte` is where the record's line begins. In a `.parquet` file and in a JSON array, `line` is
-    the row or the number of the record, and `byte` 0.
+    In a `.jsonl` file, `byte` is where the record's line begins. In a `.parquet` file, a JSON array and an export of
+    chats, `line` is the row or the number of the record, and `byte` 0.
     In a file that is not UTF-8, `byte` is None.
     """
 
@@ -87,16 +88,16 @@ def find_passages(found: Scan, passages: Sequence[str]) -> dict[str, list[Locati
 def blocks(found: Scan) -> Iterator[TextBlock]:
     """The text of all files, unchanged, in blocks of whole lines."""
     for file in found.files:
-        if file.is_binary:
+        if file.is_binary or export_app(file):
             with_errors = replace(file, decoding=file.decoding._replace(errors="surrogateescape"))
-            rows = records_of(with_errors, found.text_key) or ()
+            rows = records_of(with_errors, file.reading.text_key) or ()
             for number, record in enumerate(rows, 1):
                 yield TextBlock(file, unmarked(record.text), number, 0, is_record=True)
             continue
         errors = "surrogatepass" if file.is_recoded else "surrogateescape"
         with open_source(replace(file, decoding=file.decoding._replace(errors=MARK_BYTES))) as stream:
-            if form := json_form(file, found.text_key):
-                yield from _records(file, stream, form, found.text_key, errors)
+            if form := json_form(file, file.reading.text_key):
+                yield from _records(file, stream, form, file.reading.text_key, errors)
             else:
                 yield from _plain_blocks(file, stream, errors)
 

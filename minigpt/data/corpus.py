@@ -70,17 +70,15 @@ class Corpus:
         tokenizer: Tokenizer | str,
         *,
         cache: str | Path | None = None,
-        text_key: str = "text",
-        encoding: str = "utf-8",
-        encoding_errors: str = "strict",
         validation_fraction: float | None = None,
         progress: ByteProgress | None = None,
+        **reading: Any,
     ) -> Self:
         """Tokenizes these sources, or opens the cached corpus if the same text was tokenized in the same way before.
 
-        A tokenizer given as `chars` or `bpe:N` is trained on the training part. A Scan has its own `text_key`,
-        `encoding` and `encoding_errors`, which replace the arguments. If the text has conversations, the corpus's
-        tokenizer has their chat template. `progress` is called with the bytes done and the bytes in total.
+        A tokenizer given as `chars` or `bpe:N` is trained on the training part. `reading` has settings of
+        `ReadingConfig`, which a Scan has already. If the text has conversations, the corpus's tokenizer has their chat
+        template. `progress` is called with the bytes done and the bytes in total.
         The cache is in `$MINIGPT_CACHE`, by default in the user's cache folder.
 
         Raises: DataError for sources as `scan` does, and for a cache that cannot be written; TokenizerError for an
@@ -89,7 +87,7 @@ class Corpus:
         if isinstance(tokenizer, str):
             requested_vocab_size(tokenizer)  # reports a wrong name before a long scan
         if not isinstance(sources, Scan):
-            sources = scan(sources, text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)
+            sources = scan(sources, **reading)
         if (logs := conversations()) is not None:
             logs.check(sources.n_unlearned, knows_speakers=sources.has_speakers)
         (corpus,) = cls.build_each(

@@ -29,6 +29,8 @@ from minigpt.data.source_files import (
     reading,
 )
 from minigpt.errors import DataError, MinigptError, MissingPackageError, MissingTextError, UndecodableError, reason_of
+from minigpt.optional_packages import all_missing
+from minigpt.units import count
 
 _BLOCK = 2**20  # bytes per read
 _MAX_STREAM = 2**30  # bytes of a pipe, whose text is copied to the folder for temporary files, often kept in memory
@@ -77,13 +79,19 @@ class _Skipped:
             of_kind = [each for each in self.unread if each.what == what and isinstance(each.error, kind)]
             if of_kind:
                 more = [each.name for each in of_kind[1:]]
-                others = f" ({len(more):,} other {what}{'s' * (len(more) > 1)} too: {shown(more)})" if more else ""
-                notes.append(f"skipped a {what}{others}: {of_kind[0].error}")
+                others = f" ({count(len(more), f'other {what}')} too: {shown(more)})" if more else ""
+                notes.append(f"skipped a {what}{others}: " + str(_error_of(of_kind, "reading these")))
         if self.models:
             several = len(self.models) > 1
             folders = f"{len(self.models):,} folders with models" if several else "a folder with a model"
             notes.append(f"skipped {folders}: {shown([*self.models])}")
         return notes
+
+
+def _error_of(unread: Sequence[_Unread], reading_them: str) -> MinigptError:
+    """The error for the first of these, which names the packages that all documents need if it needs one."""
+    missing = [each.error for each in unread if isinstance(each.error, MissingPackageError)]
+    return all_missing(reading_them, missing) if unread[0].error in missing else unread[0].error
 
 
 def shown(names: Sequence[str]) -> str:
@@ -125,7 +133,7 @@ def find_files(sources: Sequence[str | Path], decoding: Decoding) -> FoundFiles:
                 files[original] = _readable(_plain_file(path, decoding))
     if not files:
         if skipped.unread and not skipped.models:
-            raise skipped.unread[0].error
+            raise _error_of(skipped.unread, "reading these documents")
         models = shown([*skipped.models])
         outside = f" outside its models ({models}), which are not read as text" if models else ""
         raise _without_text(", ".join(map(str, sources)), outside)
@@ -162,9 +170,9 @@ def _decoded(files: Iterable[SourceFile]) -> tuple[list[SourceFile], list[str]]:
 
 
 def is_document(name: str) -> bool:
-    """Whether a file of this name has a text that is copied to a temporary file."""
+    """Whether a file of this name is a document, whose text is copied to a temporary file."""
     reader = reader_of(name)
-    return reader is not None and reader.text is not None
+    return reader is not None and reader.text is not None and not reader.copy_suffix
 
 
 def _readable(file: SourceFile) -> SourceFile:
@@ -172,7 +180,7 @@ def _readable(file: SourceFile) -> SourceFile:
     if (reader := reader_of(file.path.name)) is not None and reader.text is not None:
         # Bytes that are invalid in it are written as they are, and met by all that reads the copy as in any text.
         text = reader.text(file.path, file.name, *file.decoding).encode(errors="surrogateescape")
-        return _spool([text], file.name)
+        return _spool([text], file.name, suffix=reader.copy_suffix)
     if is_document(file.plain_name):
         program = "unzstd" if file.path.suffix.lower() == ".zst" else "gunzip"
         raise DataError(f"{file.name} is a compressed document; decompress it with {program}")
@@ -227,7 +235,7 @@ def _in_folder(
         skipped.add_model(model)
     if not (found or may_be_empty):
         if len(skipped.unread) > n_unread:
-            raise skipped.unread[n_unread].error
+            raise _error_of(skipped.unread[n_unread:], f"reading the documents in {folder}")
         if not models:
             others = len(skipped.files) - n_files
             raise _without_text(str(folder), f" among its {others}" if others else "")
@@ -246,10 +254,10 @@ def _is_read(file: SourceFile) -> bool:
     return is_known or looks_like_text(file.plain_name, head, file.decoding.encoding)
 
 
-def _spool(blocks: Iterable[bytes], name: str, decoding: Decoding = UTF8) -> SourceFile:
+def _spool(blocks: Iterable[bytes], name: str, decoding: Decoding = UTF8, suffix: str = "") -> SourceFile:
     """Copies a stream, which must be read twice, to a temporary file."""
     try:
-        descriptor, path = tempfile.mkstemp(prefix="minigpt-")
+        descriptor, path = tempfile.mkstemp(suffix, "minigpt-")
         file = SourceFile(Path(path), name, decoding, copy=TemporaryCopy(Path(path)))
         with os.fdopen(descriptor, "wb") as copy:
             for block in _blocks(blocks, name):

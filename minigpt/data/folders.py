@@ -10,12 +10,14 @@ from pathlib import Path
 from minigpt.bounded_reading import is_of_kernel
 
 _ADAPTER, _CONFIG = "adapter_config.json", "config.json"
+_LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini")
 # A folder with a config.json and one of these is a model: a run, a model of Hugging Face's, or an export.
 _BESIDE_CONFIG = ("training.json", "*.safetensors", "pytorch_model*.bin", "model.bin", "*.onnx", "*.gguf")
 
 
 def walk(folder: Path, on_error: Callable[[OSError], object], on_model: Callable[[Path], object]) -> Iterator[Path]:
-    """The files in a folder and its subfolders, sorted, without hidden ones; each subfolder once, linked ones too.
+    """The files in a folder and its subfolders, sorted, without hidden ones and those of other programs; each subfolder
+    once, linked ones too.
 
     `on_error` is called for each folder that cannot be read. A subfolder that is a model is skipped, and `on_model` is
     called for it.
@@ -32,11 +34,12 @@ def walk(folder: Path, on_error: Callable[[OSError], object], on_model: Callable
             on_model(Path(parent))
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
+        yield from (Path(parent, name) for name in sorted(names) if not (name.startswith(".") or _is_litter(name)))
 
 
 def expand(pattern: str, on_model: Callable[[Path], object]) -> Iterator[Path]:
-    """The files and folders that a glob matches, sorted, without models and what is in them.
+    """The files and folders that a glob matches, sorted, without models and what is in them, and without files of other
+    programs.
 
     A model in a folder that the pattern names, rather than matches, is not skipped: `run/*.txt` finds `run/merges.txt`.
     `on_model` is called for each model that is skipped.
@@ -54,8 +57,13 @@ def expand(pattern: str, on_model: Callable[[Path], object]) -> Iterator[Path]:
         return skipped[folder]
 
     for path in map(Path, sorted(glob.glob(pattern, recursive=True))):  # noqa: PTH207  (Path.glob takes no absolute pattern)
-        if not is_skipped(path if is_folder(path) else path.parent):
+        if not (_is_litter(path.name) or is_skipped(path if is_folder(path) else path.parent)):
             yield path
+
+
+def _is_litter(name: str) -> bool:
+    """Whether a file of this name was left by Office, which locks an open document, or by Windows' file manager."""
+    return name.startswith("~$") or name.lower() in _LITTER
 
 
 def _names_in(folder: Path) -> list[str]:

@@ -39,15 +39,16 @@ _UNREAD: Mapping[str | bytes, str] = {  # by the suffix or the beginning of a fi
 
 @dataclass(frozen=True, kw_only=True)
 class TextReader:
-    """Reads files of a format by the suffix of their names; edges provide it at the seam "text_reader".
+    """Reads files of a format by the suffix of their names; edges provide one or a tuple at the seam "text_reader".
 
     Either `text` gives the whole text of a file, which is copied to a temporary file; it takes the path, the name that
     errors call the file, the encoding that the user gave, and "strict" or "replace" for bytes that are invalid in it.
     Or `records` gives the documents of a file, in each pass over the text, as `Record`s; it takes the `SourceFile` and
     the key of a record's text, and returns None for a plain text. `keys` are the keys of the first record.
 
-    `is_binary` unless the files are text, which may be compressed and in any encoding. `unread` says of other formats
-    why they are not read and what to do, by the suffix of a file or by the bytes that it begins with.
+    `is_binary` unless the files are text, which may be compressed and in any encoding. With `copy_suffix`, the name of
+    the temporary file ends in it, so that it is read by its own reader. `unread` says of other formats why they are not
+    read and what to do, by the suffix of a file or by the bytes that it begins with.
     """
 
     suffixes: Sequence[str]
@@ -55,19 +56,24 @@ class TextReader:
     text: Callable[[Path, str, str, str], str] | None = None
     records: Callable[[Any, str], Iterator[Any] | None] | None = None
     keys: Callable[[Any, str], Collection[str]] | None = None
+    copy_suffix: str = ""
     unread: Mapping[str | bytes, str] = field(default_factory=dict)
+
+
+def _readers() -> list[TextReader]:
+    return [each for found in provided("text_reader") for each in (found if isinstance(found, tuple) else (found,))]
 
 
 def reader_of(name: str) -> TextReader | None:
     """What reads a file of this name; None for plain text and .jsonl."""
     suffix = PurePath(name.lower()).suffix
-    return next((reader for reader in provided("text_reader") if suffix in reader.suffixes), None)
+    return next((reader for reader in _readers() if suffix in reader.suffixes), None)
 
 
 @functools.cache
 def _unread() -> dict[str | bytes, str]:
     """Why files are not read, by their suffix or beginning."""
-    readers = provided("text_reader")
+    readers = _readers()
     read = {suffix for reader in readers for suffix in reader.suffixes}
     found = {**_UNREAD, **{key: why for reader in readers for key, why in reader.unread.items()}}
     return {key: why for key, why in found.items() if key not in read}

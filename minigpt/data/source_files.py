@@ -13,6 +13,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
+from minigpt.config import ReadingConfig
 from minigpt.data.encodings import (
     Recoded,
     encoding_advice,
@@ -43,6 +44,7 @@ class Decoding(NamedTuple):
 
 
 UTF8 = Decoding()
+_READING = ReadingConfig()
 
 
 class TemporaryCopy:
@@ -54,13 +56,14 @@ class TemporaryCopy:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of text, the name by which the user gave it, and how it is decoded."""
+    """One file of text, the name by which the user gave it, and how it is decoded and read."""
 
     path: Path
     name: str
     decoding: Decoding = UTF8
     is_in_folder: bool = False  # that the user gave, instead of the file itself
     copy: TemporaryCopy | None = field(default=None, compare=False)
+    reading: ReadingConfig = _READING
 
     @property
     def plain_name(self) -> str:

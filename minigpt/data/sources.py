@@ -8,7 +8,7 @@ import hashlib
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,6 @@ class Scan:
     files: tuple[SourceFile, ...]
     skipped: tuple[str, ...]  # files in folders that are not text
     notes: tuple[str, ...]  # sentences on documents and models in folders that were skipped too
-    text_key: str
-    encoding_errors: str
     text_bytes: int  # in UTF-8, without separators between documents
     n_documents: int
     n_conversations: int  # documents that are transcripts of a chat log
@@ -73,7 +71,7 @@ class Scan:
         Raises: DataError as `scan`; at the end, if the text is no longer the one that was scanned.
         """
         digest = hashlib.sha256()
-        found = _hashed(_documents(self.files, self.text_key, self.encoding_errors), digest)
+        found = _hashed(_documents(self.files), digest)
         duplicates, number = iter((*self.duplicates, -1)), 0
         dropped = next(duplicates)
         for text, ends_document, is_conversation in found:
@@ -87,17 +85,15 @@ class Scan:
 
     def pieces_of(self, file: SourceFile) -> Iterator[Piece]:
         """The documents of one of the files, piece by piece."""
-        for text, ends_document, is_conversation in _documents([file], self.text_key, self.encoding_errors):
+        for text, ends_document, is_conversation in _documents([file]):
             yield _unmarked(text) if is_conversation else text, ends_document
 
 
 def scan(
     sources: str | Path | Sequence[str | Path],
     *,
-    text_key: str = "text",
-    encoding: str = "utf-8",
-    encoding_errors: str = "strict",
     measure: "Measure | None" = None,
+    **settings: Any,
 ) -> Scan:
     """Finds the files of these sources and reads them once, in constant memory, to measure their text.
 
@@ -106,33 +102,27 @@ def scan(
     conversation under `text_key`, these compressed by gzip or zstd or not, or of a format that an edge reads. The
     literal "<|endoftext|>" separates documents; documents of white space only are skipped.
 
-    `measure` reads the files, by default `measure_text`.
+    `measure` reads the files, by default `measure_text`. The other settings are those of `ReadingConfig`.
 
-    Raises: DataError for a source that is missing, has no text, or cannot be decoded; ConfigError for an unknown
-    `encoding` or `encoding_errors`.
+    Raises: DataError for a source that is missing, has no text, or cannot be decoded; ConfigError for a setting that is
+    not valid.
     """
-    reading = ReadingConfig(text_key=text_key, encoding=encoding, encoding_errors=encoding_errors)
+    reading = ReadingConfig(**settings)
     several = [sources] if isinstance(sources, str | Path) else sources
-    files, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
+    found, skipped, notes = find_files(several, Decoding(reading.encoding, reading.encoding_errors))
+    files = [replace(file, reading=reading) for file in found]
     if (logs := conversations()) is not None:
-        notes += logs.notes(files, text_key)
-    measured = (measure or measure_text)(files, reading)
+        notes += logs.notes(files, reading.text_key)
+    measured = (measure or measure_text)(files)
     if measured["n_unlearned"]:
         notes.append(f"messages with weight 0, which are read but not learned: {measured['n_unlearned']:,}")
-    return Scan(
-        files=tuple(files),
-        skipped=tuple(skipped),
-        notes=tuple(notes),
-        text_key=text_key,
-        encoding_errors=encoding_errors,
-        **measured,
-    )
+    return Scan(files=tuple(files), skipped=tuple(skipped), notes=tuple(notes), **measured)
 
 
-Measure = Callable[[Sequence[SourceFile], ReadingConfig], dict[str, Any]]
+Measure = Callable[[Sequence[SourceFile]], dict[str, Any]]
 
 
-def measure_text(files: Sequence[SourceFile], reading: ReadingConfig, seen: set[bytes] | None = None) -> dict[str, Any]:
+def measure_text(files: Sequence[SourceFile], seen: set[bytes] | None = None) -> dict[str, Any]:
     """Reads the files: the fields of `Scan` that describe their text.
 
     With `seen`, the hashes of other documents, documents that are equal to one of these or to an earlier one of this
@@ -141,7 +131,7 @@ def measure_text(files: Sequence[SourceFile], reading: ReadingConfig, seen: set[
     digest, of_document, logs = hashlib.sha256(), hashlib.blake2b(digest_size=_HASH_BYTES), conversations()
     lengths, duplicates = array("q"), array("q")
     number = size = length = text_bytes = n_conversations = n_unlearned = 0
-    for piece, ends, is_conversation in _hashed(_documents(files, reading.text_key, reading.encoding_errors), digest):
+    for piece, ends, is_conversation in _hashed(_documents(files), digest):
         encoded = piece.encode()
         size += len(encoded)
         length += len(piece)
@@ -184,15 +174,15 @@ def _hashed(found: Iterable[Document], digest: "hashlib._Hash") -> Iterator[Docu
         yield piece, ends, is_conversation
 
 
-def _documents(files: Iterable[SourceFile], text_key: str, encoding_errors: str) -> Iterator[Document]:
+def _documents(files: Iterable[SourceFile]) -> Iterator[Document]:
     """The documents of all files, except those of white space only."""
     for file in files:
-        records = records_of(file, text_key)
+        records = records_of(file, file.reading.text_key)
         if records is not None:
             yield from _record_documents(file.name, records)
             continue
         with open_source(file) as stream:
-            pieces = _split_documents(_text_blocks(file.name, stream, encoding_errors))
+            pieces = _split_documents(_text_blocks(file.name, stream, file.reading.encoding_errors))
             yield from ((*piece, False) for piece in _skip_blank(file.name, pieces))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from minigpt.config import ReadingConfig
 from minigpt.data.corpus import Corpus, corpus_fingerprint
-from minigpt.data.sources import Measure, Scan, measure_text, scan
+from minigpt.data.sources import Scan, scan
 from minigpt.data.token_writer import ByteProgress
 from minigpt.edges import provided
 from minigpt.tokenizer.bpe_training import default_tokenizer
@@ -86,18 +86,7 @@ def find_texts(sources: Sequence[str], reading: ReadingConfig, cache: Path | Non
     for reader in provided("token_reader"):
         if (texts := reader.find(sources, reading, cache)) is not None:
             return texts
-    return Texts([scan_text(list(sources), reading)])
-
-
-def scan_text(sources: str | Sequence[str], reading: ReadingConfig, measure: Measure = measure_text) -> Scan:
-    """Scans one text with these settings."""
-    return scan(
-        sources,
-        text_key=reading.text_key,
-        encoding=reading.encoding,
-        encoding_errors=reading.encoding_errors,
-        measure=measure,
-    )
+    return Texts([scan(list(sources), **vars(reading))])
 
 
 def has_tokens(source: str) -> bool:

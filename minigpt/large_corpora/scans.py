@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.bounded_reading import read_json_value
-from minigpt.config import ReadingConfig
 from minigpt.data.source_files import SourceFile
 from minigpt.data.sources import measure_text
 
@@ -17,27 +16,25 @@ _REMEMBERED = 2**26  # bytes of files from which on the result of a scan is kept
 _MEASURED = ("text_bytes", "n_documents", "n_conversations", "n_unlearned", "document_lengths", "content_hash")
 
 
-def measure(
-    cache: Path | None, seen: set[bytes] | None, files: Sequence[SourceFile], reading: ReadingConfig
-) -> dict[str, Any]:
+def measure(cache: Path | None, seen: set[bytes] | None, files: Sequence[SourceFile]) -> dict[str, Any]:
     """Like `measure_text`; without `seen`, the result for a large text is kept in the folder `cache`, under the paths,
     sizes and times of change of its files."""
-    path = None if cache is None or seen is not None else _remembered_path(cache, files, reading)
+    path = None if cache is None or seen is not None else _remembered_path(cache, files)
     measured = None if path is None else _remembered(path)
     if measured is None:
-        measured = measure_text(files, reading, seen)
+        measured = measure_text(files, seen)
         if path is not None:
             _remember(path, measured)
     return measured
 
 
-def _remembered_path(cache: Path, files: Sequence[SourceFile], reading: ReadingConfig) -> Path | None:
+def _remembered_path(cache: Path, files: Sequence[SourceFile]) -> Path | None:
     """The file that keeps the result of a scan of these files; None for a small text."""
     found = [(file, file.stat()) for file in files]
     if sum(status.st_size for _, status in found) < _REMEMBERED or any(str(file.path) != file.name for file in files):
         return None  # copies of pipes and documents have other paths each time
     key = [[os.path.realpath(file.path), *file.decoding, status.st_size, status.st_mtime_ns] for file, status in found]
-    named = json.dumps([_MEASURED, reading.text_key, reading.encoding_errors, key]).encode()
+    named = json.dumps([_MEASURED, vars(files[0].reading), key]).encode()
     return cache / "scans" / f"{hashlib.sha256(named).hexdigest()[:32]}.json"
 
 

@@ -11,7 +11,8 @@ from minigpt.data.corpus import Corpus, corpus_fingerprint
 from minigpt.data.corpus_cache import cache_key, cache_root
 from minigpt.data.records import conversations
 from minigpt.data.source_files import SourceFile
-from minigpt.data.texts import Texts, scan_text
+from minigpt.data.sources import scan
+from minigpt.data.texts import Texts
 from minigpt.data.token_writer import ByteProgress
 from minigpt.errors import ConfigError
 from minigpt.large_corpora import corpora, scans
@@ -131,8 +132,8 @@ class Reader:
         seen: set[bytes] | None = set() if reading.deduplicate else None
         measure = partial(scans.measure, cache, seen)
         if not pairs:
-            return Texts([scan_text(list(sources), config, measure)])
-        found = [scan_text(text, config, measure) for text, _ in pairs]
+            return Texts([scan(list(sources), measure=measure, **vars(config))])
+        found = [scan(text, measure=measure, **vars(config)) for text, _ in pairs]
         if seen is None:
             _check_separate([text.files for text in found], ", or add --deduplicate")
         return Mixture(found, weights)
@@ -142,7 +143,7 @@ def _check_tokens(texts: Sequence[Sequence[TokenFile]], reading: ReadingConfig) 
     """Raises ConfigError for texts beside files of tokens, and for settings of reading that these cannot have."""
     if not all(texts):
         raise ConfigError("mix: some of the texts are files of tokens and others are not; give files of one kind")
-    for name in ("text_key", "encoding", "encoding_errors", "special_tokens", "deduplicate"):
+    for name in ReadingConfig.__dataclass_fields__.keys() - {"mix", "validation_fraction"}:
         if getattr(reading, name) != getattr(ReadingConfig(), name):
             raise ConfigError(f"{name} has no effect on {texts[0][0].name}, which is tokenized already; omit it")
     _check_separate(texts, "")

@@ -89,6 +89,9 @@ def open_meter(
 
     out = console()
     if sources:
+        recorded = checkpoint.record.reading if checkpoint.record else None
+        if recorded is not None:  # the given texts are read as the training text was, in the given encoding
+            reading = recorded.replace(encoding=reading.encoding, encoding_errors=reading.encoding_errors)
         with progress_bar(out, "tokenizing", in_bytes=True) as progress:
             text = read_text(sources, checkpoint.tokenizer, reading, progress)
     else:

@@ -35,7 +35,7 @@ def read_text(
 
     Raises: DataError for sources that cannot be read.
     """
-    found = scan(list(sources), encoding=reading.encoding, encoding_errors=reading.encoding_errors)
+    found = scan(list(sources), **vars(reading))
     corpus = Corpus.build(found, tokenizer, validation_fraction=0, progress=progress)
     return TrainingText(corpus, document_origins(found, 0), tuple(found.notes))
 

@@ -1,8 +1,10 @@
 """The settings that a plan chooses, on invented machines and texts."""
 
 import itertools
+import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +18,8 @@ from minigpt.autoplan.memory_estimates import state_bytes
 from minigpt.autoplan.plan_settings import plan_preset, plan_settings
 from minigpt.autoplan.planned_settings import PlannedSettings
 from minigpt.autoplan.throughput import StepTimer
-from minigpt.config import PRESETS, GPTConfig, TrainConfig
+from minigpt.config import PRESETS, GPTConfig, TrainConfig, preset_config
+from minigpt.data.corpus import Corpus
 from minigpt.distributed.settings import DistributedSettings
 from minigpt.errors import ConfigError, TrainingError
 from minigpt.lora.settings import LoraSettings
@@ -245,6 +248,30 @@ def test_a_short_run_gets_a_short_context_unless_one_is_given() -> None:
     assert planned(minutes=0.5).training.context_length == 64
     assert planned(minutes=50).training.context_length == 128
     assert planned(minutes=0.5, context_length=128).training.context_length == 128
+
+
+@pytest.mark.parametrize(
+    ("conversation", "minutes", "context"),
+    [(20, 50, 128), (128, 50, 128), (129, 50, 256), (300, 50, 512), (9000, 50, 512), (300, 0.5, 128), (300, 1.2, 256)],
+)
+def test_the_context_holds_the_conversations_of_a_chat_log_if_a_run_reads_enough_sequences(
+    conversation: int, minutes: float, context: int
+) -> None:
+    log = replace(BOOK, conversation=conversation)
+    made = planned(log, minutes=minutes)
+    assert made.training.context_length == made.model.n_positions == context
+    gpt2 = preset_config("gpt2").replace(vocab_size=log.vocab_size)
+    assert planned(log, minutes=minutes, base=gpt2).training.context_length == (512 if conversation > 256 else 256)
+
+
+def test_the_length_of_conversations_is_that_of_a_long_one_of_a_chat_log_only(tmp_path: Path) -> None:
+    lines = [[{"role": "user", "content": "a" * (10 + 10 * number)}] for number in range(20)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "book.txt").write_text("a word, " * 100)
+    log, book = (Corpus.build(tmp_path / name, "bytes", cache=tmp_path) for name in ("log.jsonl", "book.txt"))
+    lengths = sorted(len(text) for text in log.tokenizer.decode(log.train.tolist()).split("<|endoftext|>")[:-1])
+    assert CorpusStats.of(log, []).conversation in range(lengths[-3], lengths[-1] + 2)
+    assert CorpusStats.of(book, []).conversation == 0
 
 
 def test_a_text_seen_many_times_gets_bpe_dropout_and_then_dropout() -> None:

@@ -1,6 +1,7 @@
 """Documents: the text of EPUB, HTML, Word, PDF and subtitles; damaged and hostile ones end in one sentence."""
 
 import io
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -524,6 +525,31 @@ def test_without_its_package_a_document_is_one_line_and_a_folder_is_read_without
     found = scan(tmp_path)
     assert (found.n_documents, found.skipped) == (1, ())
     assert "a.pdf, a PDF, needs pypdf" in found.notes[0]
+
+
+def test_without_its_packages_a_folder_names_all_of_them_and_the_extra_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.docx", "b.pdf", "c/d.html"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"a document")
+    monkeypatch.setattr(optional_packages, "_exists", lambda name: False)
+    needs = r'needs lxml and pypdf, which are not installed; run: pip install "minigpt-lm\[documents\]"$'
+    with pytest.raises(MissingPackageError, match=f"^reading the documents in {re.escape(str(tmp_path))} {needs}"):
+        scan(tmp_path)
+    (tmp_path / "e.txt").write_text("plain")
+    (note,) = scan(tmp_path).notes
+    assert re.search(rf"^skipped a document \(2 other documents too: .*\): reading these {needs}", note)
+
+
+def test_files_that_other_programs_leave_beside_documents_are_skipped_in_a_folder_and_a_glob(tmp_path: Path) -> None:
+    (tmp_path / "letter.docx").write_bytes(word())
+    for name in ("~$letter.docx", ".~lock.letter.docx#", "._letter.docx", "Thumbs.db", "Desktop.ini", ".DS_Store"):
+        (tmp_path / name).write_bytes(b"\5Anna" + bytes(20))
+    for source in (tmp_path, tmp_path / "*", tmp_path / "*.docx"):
+        found = scan(source)
+        assert [Path(file.name).name for file in found.files] == ["letter.docx"]
+        assert found.notes == found.skipped == ()
 
 
 def bomb(name: str) -> bytes:
