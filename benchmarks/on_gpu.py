@@ -156,7 +156,7 @@ def measure_tests(job: dict[str, Any], sizes: Sizes) -> Iterator[dict[str, Any]]
     marked = [path for path in tests if "pytest.mark.gpu" in path.read_text("utf-8")]
     marker = "gpu and compiles" if job["compiled"] else "gpu and not compiles"
     # A warning of the GPU's own must not end the run: `-W default` comes after the project's "error".
-    options = ["-m", marker, "-v", "-rfE", "-W", "default", "-p", "no:cacheprovider"]
+    options = ["-m", marker, "-v", "-rfE", "-W", "default", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
     options += ["--collect-only"] if job["dry_run"] else []
     result: dict[str, Any] = {"case": f"pytest -m '{marker}'"}
     try:
@@ -460,6 +460,7 @@ class Log:
     def __init__(self, path: Path | None) -> None:
         self.path, self.began = path, time.perf_counter()
         if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("", encoding="utf-8")
 
     def write(self, text: str, *, to_stderr: bool = True) -> None:

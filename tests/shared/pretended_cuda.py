@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import minigpt
+from minigpt.cuda import graphs
 
 aten = torch.ops.aten
 _CPU, _CUDA = torch.device("cpu"), torch.device("cuda:0")
@@ -411,6 +412,7 @@ def pretended_cuda() -> Iterator[PretendedGPU]:
         for name in ("__enter__", "__exit__"):
             enter(patch.object(torch.inference_mode, name, getattr(torch.no_grad, name)))
         enter(patch.object(Tensor, "backward", _backward))
+        enter(patch.object(graphs, "kernel_step", lambda *_: None))  # Triton compiles for a driver
         overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
         torch.__future__.set_overwrite_module_params_on_conversion(True)
         stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, overwrites)
