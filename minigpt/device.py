@@ -5,7 +5,6 @@ import functools
 import math
 import sys
 import time
-import warnings
 from contextlib import AbstractContextManager, nullcontext
 
 import psutil
@@ -120,15 +119,6 @@ def product_dtype(x: Tensor) -> torch.dtype:
     """The dtype in which matrix products with `x` are computed: that of autocast if it is on, else that of `x`."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-
-
-def allow_tf32(device: torch.device) -> None:
-    """Makes CUDA multiply float32 matrices in TF32 from now on."""
-    if device.type == "cuda":
-        # torch 2.9 warns of this function, but torch.compile fails with what it recommends (pytorch issue 166387).
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Please use the new API settings to control TF32", UserWarning)
-            torch.set_float32_matmul_precision("high")
 
 
 def avoid_cudnn_attention() -> None:

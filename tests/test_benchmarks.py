@@ -58,10 +58,10 @@ def test_the_flops_of_gpt2_are_those_of_its_parameters_and_attention(load: Any) 
 
 
 # Packages of the extra `test` that a machine with a GPU may not have.
-ABSENT = (
-    "google_crc32c gguf hypothesis lxml matplotlib onnx onnxruntime prometheus_client py3langid pyarrow pydivsufsort "
-    "pypdf docx sentencepiece starlette uvicorn xdist"
-).split()
+ABSENT = [
+    "google_crc32c", "gguf", "hypothesis", "lxml", "matplotlib", "onnx", "onnxruntime", "prometheus_client",
+    "py3langid", "pyarrow", "pydivsufsort", "pypdf", "docx", "sentencepiece", "starlette", "uvicorn", "xdist",
+]  # fmt: skip
 
 
 def dry_results(load: Any, name: str) -> list[dict[str, Any]]:

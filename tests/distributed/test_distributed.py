@@ -291,7 +291,7 @@ def test_several_gpus_train_like_one_process(tmp_path: Path) -> None:
     }  # fmt: skip
     several, one = on_processes(count, cases, tmp_path), results_of(cases, tmp_path, World())
     for name in cases:
-        assert several[name]["losses"] == pytest.approx(one[name]["losses"], abs=0.02)  # TF32 and bfloat16 sums
+        assert several[name]["losses"] == pytest.approx(one[name]["losses"], abs=0.02)
 
 
 # Processes and devices.
