@@ -261,7 +261,7 @@ class ProcessGroup(JoinedWorld):
         if not is_sharded_tensor(tensor):
             return tensor
         tensor = full_tensor(tensor.detach())
-        return tensor.cpu() if self.is_main else tensor.new_empty(0)
+        return tensor if self.is_main else tensor.new_empty(0)
 
     # Failures: through the store, since a process that fails no longer takes part in collective operations.
 
