@@ -85,10 +85,22 @@ def test_a_part_of_the_gpu_benchmark_runs_on_a_pretended_gpu(
     assert len(rows) == 2 + len(results)
     assert len({row.count("|") for row in rows}) == 1
     if name == "training":
-        assert [result["optimizer"] for result in results] == ["adamw"]
+        assert [result.get("residual") for result in results] == [None, "bfloat16"]
         assert all(result["tokens_per_second"] > 0 and result["mfu"] > 0 for result in results)
     elif name.startswith("decoding"):
         assert [result["engine"] for result in results] == on_gpu.PARTS[name].job["engines"]
+
+
+def test_the_residual_stream_is_in_bfloat16_only_where_it_is_measured(load: Any) -> None:
+    on_gpu, model, ids = (
+        load("on_gpu"),
+        GPT(GPTConfig(n_layer=1, n_head=1, n_embd=8, n_positions=4)),
+        torch.zeros(1, 4).long(),
+    )
+    with on_gpu.residual_stream("bfloat16"), torch.autocast("cpu", torch.bfloat16):
+        assert model.blocks[0](model.embed(ids)).dtype == torch.bfloat16
+    with on_gpu.residual_stream(None), torch.autocast("cpu", torch.bfloat16):
+        assert model.blocks[0](model.embed(ids)).dtype == torch.float32
 
 
 def test_the_tests_for_a_gpu_need_no_package_of_other_tests() -> None:
@@ -113,7 +125,7 @@ def test_a_dry_run_of_the_gpu_benchmark_runs_every_part(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "raw.json").read_text())
     parts = [result["part"] for result in record["results"]]
     assert not (tmp_path / "raw.partial.jsonl").exists()
-    counts = {"limits": 2, "tests": 1, "learning": 2, "training-compiled": 5, "training-muon": 1, "decoding-XL": 3}
+    counts = {"limits": 2, "tests": 1, "learning": 2, "training-compiled": 6, "training-muon": 1, "decoding-XL": 3}
     for name, count in counts.items():
         assert parts.count(name) == count
     assert "failed" not in done.stdout
