@@ -70,10 +70,8 @@ def resolve_generation_dtype(name: str, device: torch.device) -> torch.dtype:
     A token reads every weight, so that half of the bytes takes half of the time.
     Raises: DeviceError as `resolve_dtype`.
     """
-    if name != "auto":
-        return resolve_dtype(name, device)
-    on_ampere = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-    return torch.bfloat16 if on_ampere else torch.float32
+    found = resolve_dtype(name, device)
+    return torch.float32 if (name, found) == ("auto", torch.float16) else found
 
 
 @functools.cache

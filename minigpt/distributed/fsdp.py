@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
 from minigpt.device import autocast
-from minigpt.model.gpt import GPT
+from minigpt.model.gpt import GPT, Block
 from minigpt.training.world import is_sharded_tensor, to_local
 
 
@@ -29,6 +29,7 @@ def shard(model: GPT, device: torch.device, size: int, dtype: torch.dtype = torc
     mesh = init_device_mesh(device.type, (size,))
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in model.blocks:
+        assert isinstance(block, Block)
         _broadcast(block)
         if dtype != torch.float32:
             fully_shard([block.attention_norm, block.mlp_norm], mesh=mesh)

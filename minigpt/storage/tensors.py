@@ -93,8 +93,7 @@ def _on_cpu(tensors: Iterable[Tensor], read: Callable[[Tensor], Tensor]) -> Iter
     """What `read` makes of each tensor, on the CPU; about `_GROUP` bytes are copied with one wait for the GPU."""
     left = deque(tensors)
     while left:
-        copies: list[Tensor] = []
-        gpus, size = set(), 0
+        copies, gpus, size = list[Tensor](), set[torch.device](), 0
         while left and size < _GROUP:
             tensor = read(left.popleft()).detach()
             copies.append(tensor.to("cpu", non_blocking=tensor.is_cuda))
@@ -159,11 +158,7 @@ class TensorSource:
     """
 
     def __init__(
-        self,
-        path: Path,
-        tensors: Mapping[str, LazyTensor],
-        close: Callable[[], None],
-        metadata: Mapping[str, str] = {},
+        self, path: Path, tensors: Mapping[str, LazyTensor], close: Callable[[], None], metadata: Mapping[str, str] = {}
     ) -> None:
         self.path, self.tensors, self.close, self.metadata = path, tensors, close, metadata
 
