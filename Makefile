@@ -7,6 +7,7 @@
 # make test-serving: other programs' clients and lm-evaluation-harness use `minigpt serve`.
 # make test-isa: the tests of results that depend on rounding, on an x86 processor, with instruction sets switched off.
 # make test-triton: the Triton kernels for CUDA, in Triton's interpreter and compiled for two GPUs, without a GPU.
+# make test-torch: the tests of the code for CUDA and a short training with another PyTorch: TORCH=2.14, by default 2.11.
 # make wasm: the WebAssembly modules of `minigpt export --to html`, from their C; they are in the repository.
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo quick test test-cluster test-isa test-launchers test-serving test-triton isa-plain isa-avx2 isa-avx512 lint types \
+.PHONY: demo quick test test-cluster test-isa test-launchers test-serving test-torch test-triton isa-plain isa-avx2 isa-avx512 lint types \
 	types-here types-tests types-win32 types-darwin fuzz wasm clean
 
 $(BIN)/python:
@@ -111,6 +112,20 @@ test-triton: $(BIN)/python
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(VENV)-triton/bin/python -m pytest -W default tests/cuda/test_triton_step.py
 	OMP_NUM_THREADS=1 $(VENV)-triton/bin/python -m pytest -W default tests/cuda/test_triton_step.py
 
+# PyTorch for CUDA takes 6 GB of disk; no GPU is needed.
+TORCH ?= 2.11
+test-torch:
+	$(PYTHON) -m venv $(VENV)-torch
+	sed /^torch==/d constraints.txt >$(VENV)-torch/constraints.txt
+	$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check -c $(VENV)-torch/constraints.txt \
+		'torch==$(TORCH).*' -e '.[test]'
+	touch $(VENV)-torch/.installed
+	OMP_NUM_THREADS=1 $(VENV)-torch/bin/python -m pytest -W default tests/test_pretended_cuda.py tests/cuda \
+		tests/training/test_compilation.py tests/lora/test_compilation.py tests/distillation/test_compilation.py
+	$(VENV)-torch/bin/minigpt train demo/sherlock_holmes.txt --steps 20 --eval-every 10 --no-report \
+		--checkpoints $(VENV)-torch/checkpoints
+	$(VENV)-torch/bin/minigpt generate Holmes --max-new-tokens 20 --checkpoints $(VENV)-torch/checkpoints
+
 fuzz: $(VENV)/.test
 	$(INSTALL) -e '.[plot,test,fuzz]'
 	$(BIN)/python tests/fuzz/readers.py
@@ -120,4 +135,4 @@ wasm: | $(VENV)/.pip
 	$(BIN)/python minigpt/exporters/html/build_wasm.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-launchers $(VENV)-serving $(VENV)-triton demo/checkpoints build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-launchers $(VENV)-serving $(VENV)-torch $(VENV)-triton demo/checkpoints build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -123,8 +123,9 @@ def step_time(training: Training, cluster: Cluster) -> StepTime:
     micro_batches = max(1, -(-sequences // training.micro_batch))
     compute = flops_per_token(model, training.context) * training.tokens / cluster.gpus / cluster.flops
     size = training.number_bytes * model.n_parameters
-    if training.sharded:  # weights for both passes and gradients, in every micro-batch
-        exposed = max(0.0, micro_batches * 3 * cluster.gather(size) - compute)
+    if training.sharded:  # in every micro-batch: weights for both passes, the blocks' in bfloat16, and gradients
+        weights = size - 2 * model.n_inner_parameters
+        exposed = max(0.0, micro_batches * (2 * cluster.gather(weights) + cluster.gather(size)) - compute)
     else:
         backward = compute / micro_batches * 2 / 3
         exposed = _all_reduce_after(backward, size, cluster)

@@ -5,7 +5,6 @@ import functools
 import math
 import sys
 import time
-import warnings
 from contextlib import AbstractContextManager, nullcontext
 
 import psutil
@@ -71,10 +70,8 @@ def resolve_generation_dtype(name: str, device: torch.device) -> torch.dtype:
     A token reads every weight, so that half of the bytes takes half of the time.
     Raises: DeviceError as `resolve_dtype`.
     """
-    if name != "auto":
-        return resolve_dtype(name, device)
-    on_ampere = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-    return torch.bfloat16 if on_ampere else torch.float32
+    found = resolve_dtype(name, device)
+    return torch.float32 if (name, found) == ("auto", torch.float16) else found
 
 
 @functools.cache
@@ -120,15 +117,6 @@ def product_dtype(x: Tensor) -> torch.dtype:
     """The dtype in which matrix products with `x` are computed: that of autocast if it is on, else that of `x`."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-
-
-def allow_tf32(device: torch.device) -> None:
-    """Makes CUDA multiply float32 matrices in TF32 from now on."""
-    if device.type == "cuda":
-        # torch 2.9 warns of this function, but torch.compile fails with what it recommends (pytorch issue 166387).
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Please use the new API settings to control TF32", UserWarning)
-            torch.set_float32_matmul_precision("high")
 
 
 def avoid_cudnn_attention() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from builders import finished_run
 from click.testing import Result
 from typer.testing import CliRunner
@@ -113,15 +112,6 @@ def tiny() -> list[str]:
     return ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--context-length", "16", "--batch-size", "4",
             "--tokenizer", "bytes", "--steps", "6", "--eval-every", "3", "--device", "cpu",
             "--dtype", "float32"]  # fmt: skip
-
-
-@pytest.fixture
-def exact_float32() -> Iterator[None]:
-    """Full float32 products on a GPU, even if an earlier test has enabled TF32."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from pretended_cuda import pretended_cuda, reason_to_skip
 
 from minigpt import GPT, GPTConfig, evaluate
 
@@ -56,26 +57,59 @@ def test_the_flops_of_gpt2_are_those_of_its_parameters_and_attention(load: Any) 
 # The benchmark for a GPU.
 
 
+# Packages of the extra `test` that a machine with a GPU may not have.
+ABSENT = [
+    "google_crc32c", "gguf", "hypothesis", "lxml", "matplotlib", "onnx", "onnxruntime", "prometheus_client",
+    "py3langid", "pyarrow", "pydivsufsort", "pypdf", "docx", "sentencepiece", "starlette", "uvicorn", "xdist",
+]  # fmt: skip
+
+
 def dry_results(load: Any, name: str) -> list[dict[str, Any]]:
     on_gpu = load("on_gpu")
-    job = on_gpu.PARTS[name].job | {"device": "cpu", "dry_run": True, "part": name, "threads": 1}
+    job = on_gpu.PARTS[name].job | {"device": "cuda", "dry_run": True, "part": name, "threads": 1}
     return [{"part": name, **result} for result in on_gpu.work(job)]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # used by torch.compile itself
+@pytest.mark.skipif(reason_to_skip() is not None, reason=reason_to_skip() or "")
 @pytest.mark.parametrize("name", ["limits", "training", "decoding-124M"])
-def test_a_part_of_the_gpu_benchmark_runs_on_a_cpu(load: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_the_gpu_benchmark_runs_on_a_pretended_gpu(
+    load: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch, "compile", torch.compile)  # which a dry run replaces
-    results = dry_results(load, name)
+    with pretended_cuda():
+        results = dry_results(load, name)
     assert not [result for result in results if "error" in result]
     on_gpu = load("on_gpu")
     rows = [line for line in on_gpu.report(results).splitlines() if line.startswith("| ")]
     assert len(rows) == 2 + len(results)
     assert len({row.count("|") for row in rows}) == 1
     if name == "training":
-        assert [result["optimizer"] for result in results] == ["adamw"]
+        assert [result.get("residual") for result in results] == [None, "bfloat16"]
         assert all(result["tokens_per_second"] > 0 and result["mfu"] > 0 for result in results)
     elif name.startswith("decoding"):
         assert [result["engine"] for result in results] == on_gpu.PARTS[name].job["engines"]
+
+
+def test_the_residual_stream_is_in_bfloat16_only_where_it_is_measured(load: Any) -> None:
+    on_gpu, model, ids = (
+        load("on_gpu"),
+        GPT(GPTConfig(n_layer=1, n_head=1, n_embd=8, n_positions=4)),
+        torch.zeros(1, 4).long(),
+    )
+    with on_gpu.residual_stream("bfloat16"), torch.autocast("cpu", torch.bfloat16):
+        assert model.blocks[0](model.embed(ids)).dtype == torch.bfloat16
+    with on_gpu.residual_stream(None), torch.autocast("cpu", torch.bfloat16):
+        assert model.blocks[0](model.embed(ids)).dtype == torch.float32
+
+
+def test_the_tests_for_a_gpu_need_no_package_of_other_tests() -> None:
+    program = f"import sys, pytest; sys.modules |= dict.fromkeys({ABSENT}); sys.exit(pytest.main(sys.argv[1:]))"
+    marked = [path for path in BENCHMARKS.with_name("tests").rglob("test_*.py") if "mark.gpu" in path.read_text()]
+    command = [sys.executable, "-c", program, "-m", "gpu", "-q", "--collect-only", "-p", "no:cacheprovider"]
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run([*command, *map(str, marked)], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
 @pytest.mark.slow
@@ -91,7 +125,7 @@ def test_a_dry_run_of_the_gpu_benchmark_runs_every_part(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "raw.json").read_text())
     parts = [result["part"] for result in record["results"]]
     assert not (tmp_path / "raw.partial.jsonl").exists()
-    counts = {"limits": 2, "tests": 1, "learning": 2, "training-compiled": 5, "training-muon": 1, "decoding-XL": 3}
+    counts = {"limits": 2, "tests": 1, "learning": 2, "training-compiled": 6, "training-muon": 1, "decoding-XL": 3}
     for name, count in counts.items():
         assert parts.count(name) == count
     assert "failed" not in done.stdout

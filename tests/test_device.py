@@ -3,7 +3,6 @@
 import itertools
 import platform
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ from minigpt import cgroups
 from minigpt import device as device_module
 from minigpt.config import GPTConfig
 from minigpt.device import (
-    allow_tf32,
     autocast,
     free_memory,
     keep_freed_memory,
@@ -31,8 +29,6 @@ from minigpt.errors import DeviceError
 from minigpt.model.attention import CausalSelfAttention
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
-
-pytestmark = pytest.mark.usefixtures("exact_float32")
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -160,20 +156,6 @@ def test_an_unavailable_dtype_is_an_error_of_one_sentence(name: str, message: st
 def test_float32_does_not_change_an_outer_autocast() -> None:
     with autocast(CPU, torch.bfloat16), autocast(CPU, torch.float32):
         assert (torch.eye(3) @ torch.eye(3)).dtype == torch.bfloat16
-
-
-def test_tf32_is_allowed_without_a_warning_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = []
-
-    def choose(precision: str) -> None:  # as torch 2.9 does
-        warnings.warn("Please use the new API settings to control TF32 behavior, such as ...", stacklevel=2)
-        chosen.append(precision)
-
-    with monkeypatch.context() as patch, warnings.catch_warnings():
-        patch.setattr(torch, "set_float32_matmul_precision", choose)
-        warnings.simplefilter("error")
-        allow_tf32(CUDA)
-    assert chosen == ["high"]
 
 
 def test_free_memory_on_a_gpu_includes_pytorchs_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.memory_estimates import activation_bytes, state_bytes
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.device import allow_tf32, free_memory, resolve_dtype
+from minigpt.device import free_memory, resolve_dtype
 from minigpt.errors import TrainingError
 from minigpt.evaluation.perplexity import evaluate
 from minigpt.model.gpt import GPT
@@ -111,7 +111,6 @@ def peak(device: torch.device, dtype: torch.dtype) -> Peak:
         for known, teraflops in _DATA_SHEETS.items():
             if f" {known} " in f" {' '.join(words)} " and not _OTHERS & set(words):
                 return Peak(teraflops * 1e12, f"{teraflops} TFLOP/s, {known} data sheet")
-    allow_tf32(device)
     flops = _matmul_flops(device, dtype)
     return Peak(flops, f"{flops / 1e12:.3g} TFLOP/s, measured")
 
@@ -151,7 +150,6 @@ def seconds_per_step(
     """
     share = config.replace(batch_size=max(1, config.sequences_per_step // processes), batch_tokens=None)
     dtype = resolve_dtype(config.dtype, device)
-    allow_tf32(device)
     state = torch.get_rng_state()
     try:
         flops, memory = 2 * seconds * peak(device, dtype).flops, free_memory(device)

@@ -13,18 +13,27 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-from minigpt.model.gpt import GPT
-from minigpt.training.world import is_sharded_tensor
+from minigpt.device import autocast
+from minigpt.model.gpt import GPT, Block
+from minigpt.training.world import is_sharded_tensor, to_local
 
 
-def shard(model: GPT, device: torch.device, size: int) -> None:
-    """Gives every process its shard of the main process's weights, in place, block by block."""
+def shard(model: GPT, device: torch.device, size: int, dtype: torch.dtype = torch.float32) -> None:
+    """Gives every process its shard of the main process's weights, in place, block by block.
+
+    Attention and MLP of a block are gathered in the `dtype` of its products, to which autocast would round them, layer
+    norms, embeddings and all gradients in float32. So each `dtype` gives the same bits.
+    """
     mesh = init_device_mesh(device.type, (size,))
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in model.blocks:
+        assert isinstance(block, Block)
         _broadcast(block)
-        fully_shard(block, mesh=mesh)
+        if dtype != torch.float32:
+            fully_shard([block.attention_norm, block.mlp_norm], mesh=mesh)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
     _broadcast(model)
     fully_shard(model, mesh=mesh, reshard_after_forward=False)  # the head reads the embedding again
     for module in _sharded_modules(model):
@@ -41,10 +50,14 @@ def _broadcast(module: nn.Module) -> None:
 
 
 @contextmanager
-def evaluating(model: GPT) -> Iterator[None]:
-    """A context for forward passes without gradients: a process holds its shard, the embeddings and two blocks."""
+def evaluating(model: GPT, dtype: torch.dtype = torch.float32) -> Iterator[None]:
+    """A context for forward passes without gradients: a process holds its shard, the embeddings and two blocks.
+
+    `dtype` is that of `shard`, in which the weights are.
+    """
     try:
-        yield
+        with autocast(to_local(model.token_embedding.weight).device, dtype):
+            yield
     finally:
         for module in _sharded_modules(model):
             module.reshard()
@@ -67,5 +80,5 @@ def unsharded(model: GPT) -> Iterator[None]:
 
 
 def _sharded_modules(model: GPT) -> list[FSDPModule]:
-    """The modules that are gathered separately: the root, then the blocks."""
+    """The modules that are gathered separately: the root, then the blocks, and in between their layer norms."""
     return [module for module in model.modules() if isinstance(module, FSDPModule)]

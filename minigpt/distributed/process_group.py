@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import GradBucket, PrefixStore, Store
 from torch.nn.parallel import DistributedDataParallel
 
 from minigpt.config import TrainConfig
-from minigpt.device import free_memory
+from minigpt.device import free_memory, resolve_dtype
 from minigpt.distributed.devices import local_device
 from minigpt.distributed.gathering import Gathering
 from minigpt.distributed.launchers import Placement, placement
@@ -71,8 +71,11 @@ class JoinedWorld(World):
 class ProcessGroup(JoinedWorld):
     """Several processes, of which this is one. Most methods communicate: all must call them in the same order.
 
-    `is_ours` says whether `close` closes torch's group, which a program may have initialized.
+    `is_ours` says whether `close` closes torch's group, which a program may have initialized. `gathered` is the dtype
+    in which sharded matrices are sent: that of the run on CUDA, float32 on a CPU, whose C code reads that.
     """
+
+    gathered = torch.float32
 
     def __init__(self, place: Placement, store: Store, attempt: int = 1, *, is_ours: bool = True) -> None:
         self.rank, self.size = place.rank, place.size
@@ -139,7 +142,9 @@ class ProcessGroup(JoinedWorld):
             return
         from minigpt.distributed.fsdp import shard
 
-        shard(model, device, self.size)
+        if device.type == "cuda":
+            self.gathered = resolve_dtype(config.dtype, device)
+        shard(model, device, self.size, self.gathered)
 
     def _fits(self, model: GPT, config: TrainConfig, device: torch.device) -> bool:
         """Whether every process has memory for the full state and a micro-batch of one sequence, if that is known."""
@@ -175,7 +180,7 @@ class ProcessGroup(JoinedWorld):
             return nullcontext()
         from minigpt.distributed.fsdp import evaluating
 
-        return evaluating(model)
+        return evaluating(model, self.gathered)
 
     def in_step(self, items: Iterator[Item]) -> Iterator[Item | None]:
         if not self.is_sharded:
@@ -261,7 +266,7 @@ class ProcessGroup(JoinedWorld):
         if not is_sharded_tensor(tensor):
             return tensor
         tensor = full_tensor(tensor.detach())
-        return tensor.cpu() if self.is_main else tensor.new_empty(0)
+        return tensor if self.is_main else tensor.new_empty(0)
 
     # Failures: through the store, since a process that fails no longer takes part in collective operations.
 

@@ -80,8 +80,8 @@ def fit(
     stops training and saves the run; so do `control.stop` and Ctrl-C, which raises KeyboardInterrupt after the save.
     Without `report`, no report.html is written.
 
-    Limits torch's threads as `plan()` does. Like `train()`, it seeds torch's global generator, allows TF32 on CUDA, and
-    on a CPU makes glibc's allocator keep freed memory.
+    Limits torch's threads as `plan()` does. Like `train()`, it seeds torch's global generator; on a CPU it makes
+    glibc's allocator keep freed memory.
     Raises: what `plan()` raises; ConfigError for a change that needs `allow_change`; TrainingError if training diverges
     repeatedly or memory runs out; CheckpointError if the run to resume is damaged or in use, or if the run cannot be
     written.

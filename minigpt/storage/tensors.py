@@ -3,7 +3,8 @@
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
@@ -29,6 +30,7 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+_GROUP = 64 << 20  # bytes; a tensor with more is a group
 _MAX_HEADER = 16 << 20  # bytes; that of GPT-2 XL with its optimizer's state has 200 kB
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _CHECKSUMS = "crc32"  # key in the metadata: the CRC-32 of each tensor and of the rest of the header, as JSON
@@ -52,7 +54,7 @@ def tensor_content(
     metadata: Mapping[str, str] | None = None,
     read: Callable[[Tensor], Tensor] = whole,
 ) -> Content:
-    """The content of a safetensors file, with checksums. Views and GPU tensors are copied one at a time.
+    """The content of a safetensors file, with checksums. Views are copied one at a time, GPU tensors in groups.
 
     `read` returns the full tensor of one that is sharded; it is called for each, `in_file_order`. The checksums are
     known only when all tensors are written, so the header is written again then.
@@ -77,14 +79,29 @@ def tensor_content(
 
     def write(file: BinaryIO) -> None:
         file.write(header())
-        for name, tensor in ordered.items():
-            content = read(tensor).detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+        for name, tensor in zip(ordered, _on_cpu(ordered.values(), read), strict=True):
+            content = tensor.contiguous().flatten().view(torch.uint8).numpy().data
             checksums[name] = _checksum(content)
             file.write(content)
         file.seek(0)
         file.write(header())  # as long as before: every checksum has eight digits
 
     return write
+
+
+def _on_cpu(tensors: Iterable[Tensor], read: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+    """What `read` makes of each tensor, on the CPU; about `_GROUP` bytes are copied with one wait for the GPU."""
+    left = deque(tensors)
+    while left:
+        copies, gpus, size = list[Tensor](), set[torch.device](), 0
+        while left and size < _GROUP:
+            tensor = read(left.popleft()).detach()
+            copies.append(tensor.to("cpu", non_blocking=tensor.is_cuda))
+            gpus |= {tensor.device} if tensor.is_cuda else set()
+            size += tensor.nbytes
+        for gpu in gpus:
+            torch.cuda.synchronize(gpu)
+        yield from copies
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -141,11 +158,7 @@ class TensorSource:
     """
 
     def __init__(
-        self,
-        path: Path,
-        tensors: Mapping[str, LazyTensor],
-        close: Callable[[], None],
-        metadata: Mapping[str, str] = {},
+        self, path: Path, tensors: Mapping[str, LazyTensor], close: Callable[[], None], metadata: Mapping[str, str] = {}
     ) -> None:
         self.path, self.tensors, self.close, self.metadata = path, tensors, close, metadata
 

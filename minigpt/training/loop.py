@@ -17,7 +17,7 @@ import torch
 
 from minigpt.config import TrainConfig
 from minigpt.data.corpus import Corpus
-from minigpt.device import allow_tf32, resolve_dtype
+from minigpt.device import resolve_dtype
 from minigpt.errors import CheckpointError, ConfigError, TrainingError
 from minigpt.model.gpt import GPT
 from minigpt.storage.run import Run
@@ -69,7 +69,7 @@ def train(
     At the end, the best weights are evaluated on the whole validation text, if that takes at most a tenth of a budget
     in minutes; without `evaluates_whole_text`, on `eval_tokens`, as during the run.
 
-    Seeds torch's global generator, and allows TF32 on CUDA.
+    Seeds torch's global generator.
 
     Raises: ConfigError if settings do not fit the model or the corpus, or if all weights are frozen; DeviceError;
     TrainingError if training diverges repeatedly or memory runs out, with the state that is kept; CheckpointError if
@@ -84,7 +84,6 @@ def train(
             _check(model, corpus, config)
             device = world.device(config.device)
             dtype = resolve_dtype(config.dtype, device)
-            allow_tf32(device)
             model.to(device)
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)  # fails before CUDA is initialized, which `to` does

@@ -57,7 +57,6 @@ def test_a_failing_compiler_is_an_error_of_one_sentence(error: RuntimeError, mon
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("exact_float32")
 @pytest.mark.filterwarnings("ignore")  # of torch.compile itself
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiles)])
 def test_recorded_steps_give_the_logits_of_unrecorded_steps(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +77,6 @@ def test_recorded_steps_give_the_logits_of_unrecorded_steps(compiled: bool, monk
         torch.testing.assert_close(recorded.read(last), plain.read(last), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.usefixtures("exact_float32")
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.bfloat16, 0.05)])
 def test_recorded_steps_of_heads_as_wide_as_gpt2s_give_the_logits_of_unrecorded_steps(

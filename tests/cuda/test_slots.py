@@ -48,7 +48,6 @@ def test_a_step_of_fixed_shape_does_not_touch_slots_that_read_nothing() -> None:
     assert torch.equal(torch.cat(found), expected)
 
 
-@pytest.mark.usefixtures("exact_float32")
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_recorded_step_gives_a_slot_the_same_bits_beside_others_and_the_logits_of_the_model(device: str) -> None:
     model = random_model(vocab_size=257, n_positions=64, n_embd=128, n_head=2).to(device)

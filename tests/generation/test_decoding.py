@@ -1,7 +1,6 @@
 """Decoding against a plain loop without a cache: on every engine, alone, in batches, beyond the context."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -333,20 +332,3 @@ def test_log_probabilities_are_the_models_before_processors_that_work_in_place()
     assert token.id >= 30
     assert token.logprob == pytest.approx(float(logprobs[token.id]), abs=1e-4)
     assert token.alternatives[0][0] == int(logprobs.argmax())
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("changes", [{"temperature": 0.0}, {"top_p": 1.0}, {"top_k": 5, "no_repeat_ngram_size": 3}])
-def test_a_token_on_a_gpu_costs_one_wait(changes: dict[str, Any]) -> None:
-    """As on the pretended device of tests/test_pretended_cuda.py, but counted by CUDA's own check."""
-    steps = generate(new_model(n_positions=64).to("cuda"), torch.tensor([[1, 2, 3]]), SamplingConfig(**changes))
-    for _ in range(3):  # the prompt and the recording of the step
-        next(steps)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            next(steps)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    assert len([warning for warning in caught if "synchronizing" in str(warning.message)]) == 1

@@ -4,6 +4,7 @@
 two devices in one operation, and in a graph capture for what CUDA forbids there. `gpu.waits` counts what makes the CPU
 wait for the GPU, by the function of minigpt that did it; `gpu.launches` counts kernels by operation; `gpu.products`
 counts matrix products by dtype. A captured graph is replayed on the same memory, so stale addresses give wrong values.
+So does what is copied to pinned memory and read before the next wait.
 
 It does not cover Triton, torch.compile, memory, speed, streams that overlap, and several processes.
 """
@@ -24,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import minigpt
+from minigpt.cuda import graphs
 
 aten = torch.ops.aten
 _CPU, _CUDA = torch.device("cpu"), torch.device("cuda:0")
@@ -100,6 +102,7 @@ class PretendedGPU:
         self.products: Counter[torch.dtype] = Counter()
         self.n_launched = 0  # in all; `clear` leaves it
         self.tape: list[tuple[Any, Any, Any, Any]] | None = None  # of the graph that is being captured
+        self.arriving: list[tuple[Tensor, Tensor]] = []  # pinned memory, and what the next wait brings there
 
     def clear(self) -> None:
         """Forgets the counts."""
@@ -117,6 +120,9 @@ class PretendedGPU:
         if self.tape is not None:
             raise RuntimeError(f"operation not permitted when stream is capturing: {place} waits for the GPU")
         self.waits[place] += 1
+        for host, values in self.arriving:
+            host.copy_(values)
+        self.arriving.clear()
 
     def run(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Computes an operation of tensors on the device, or one that makes a tensor there."""
@@ -127,9 +133,11 @@ class PretendedGPU:
         device = kwargs.get("device")
         if function in (aten._to_copy.default, aten.copy_.default):
             target = args[0].device if device is None else torch.device(device)
-            self._copy(target, args[1] if function is aten.copy_.default else args[0], args, kwargs)
+            source = args[1] if function is aten.copy_.default else args[0]
+            arrives_later = self._copy(target, source, args, kwargs)
             on_device = target.type == "cuda"
         else:
+            arrives_later = False
             self._check_devices(function, args, kwargs, tensors)
             on_device = device is None or torch.device(device).type == "cuda"
         if function in _WAITING:
@@ -145,6 +153,9 @@ class PretendedGPU:
             plain["device"] = _CPU
         plain_args, plain = tree_map_only(CudaTensor, lambda each: each.cpu_tensor, (args, plain))
         found = function(*plain_args, **plain)
+        if arrives_later:
+            self.arriving.append((found, found.clone()))
+            found.zero_()
         if self.tape is not None:
             self.tape.append((function, plain_args, plain, found))
         given = {id(each.cpu_tensor if isinstance(each, CudaTensor) else each): each for each in tensors}
@@ -156,17 +167,22 @@ class PretendedGPU:
 
         return tree_map_only(Tensor, wrapped, found)
 
-    def _copy(self, target: torch.device, source: Tensor, args: Any, kwargs: dict[str, Any]) -> None:
-        """Counts a wait for a copy between the devices, unless it is a non-blocking one of pinned memory."""
+    def _copy(self, target: torch.device, source: Tensor, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Counts a wait for a copy between the devices, unless it is a non-blocking one of pinned memory.
+
+        Returns whether the values reach the CPU's memory only at the next wait. `source.to("cpu", non_blocking=True)`
+        makes pinned memory for them.
+        """
         if target.type == source.device.type:
-            return
+            return False
         host = source if source.device.type == "cpu" else args[0]
         waits_not = kwargs.get("non_blocking", False) or (len(args) > 2 and args[2])
-        if waits_not and host.device.type == "cpu" and getattr(host, "pinned", False):
+        if waits_not and (host.device.type == "cuda" or getattr(host, "pinned", False)):
             if self.tape is not None:
                 raise RuntimeError(f"a graph would read the CPU's memory again: {_place()}")
-            return
+            return target.type == "cpu"
         self.wait()
+        return False
 
     def _check_devices(self, function: Any, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> None:
         here = [each for each in tensors if isinstance(each, CudaTensor)]
@@ -411,6 +427,7 @@ def pretended_cuda() -> Iterator[PretendedGPU]:
         for name in ("__enter__", "__exit__"):
             enter(patch.object(torch.inference_mode, name, getattr(torch.no_grad, name)))
         enter(patch.object(Tensor, "backward", _backward))
+        enter(patch.object(graphs, "kernel_step", lambda *_: None))  # Triton compiles for a driver
         overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
         torch.__future__.set_overwrite_module_params_on_conversion(True)
         stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, overwrites)
