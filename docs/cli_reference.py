@@ -59,7 +59,8 @@ def _rows(name: str, command: Any) -> Iterator[Row]:
         names, text = parameter.get_help_record(context)  # such as "--steps <int>"
         name, _, kind = names.partition(" <")
         value = f"=<{kind}" if kind and name.startswith("-") else ""
-        yield name + value.replace("list[str]", "str").replace(" range", ""), " ".join(text.split())
+        text = " ".join(text.split()).replace("] [x>=", "; x>=")  # bounds after a default that the help text says
+        yield name + value.replace("list[str]", "str").replace(" range", ""), text
 
 
 def _list(rows: Iterable[Row]) -> list[str]:
