@@ -15,6 +15,7 @@ from typing import Any
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
 from pymdownx.slugs import slugify
 
 import minigpt
@@ -49,8 +50,10 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
                 pages.append(added)
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Removes the backslash that GitHub needs before a `|` in code in a table, and Python-Markdown would show."""
+    if isinstance(page.file, Source):
+        return markdown
     return re.sub(r"^\|.*`.*\\\|.*", lambda row: re.sub("`[^`]+`", unescaped, row[0]), markdown, flags=re.M)
 
 

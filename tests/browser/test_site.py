@@ -56,6 +56,14 @@ def test_the_site_has_every_page_and_every_name_and_no_script(site: Path) -> Non
     assert "<code>&lt;|endoftext|&gt;</code>" in settings  # without the backslash that it has in the table
 
 
+def test_no_page_shows_its_markdown(site: Path) -> None:
+    """Python-Markdown needs four spaces where GitHub needs two, and an empty line before and after a block."""
+    for path in site.rglob("*.html"):
+        article = re.search(r"<article.*</article>", path.read_text(encoding="utf-8"), re.DOTALL)
+        text = re.sub(r"<pre.*?</pre>|<code.*?</code>|<[^>]+>", "", article[0] if article else "", flags=re.DOTALL)
+        assert not re.search(r"^ *[-*] \w|\|---|```|\]\(", text, re.MULTILINE), path
+
+
 def test_a_broken_link_is_an_error(tmp_path: Path) -> None:
     sources = tmp_path / "sources"
     shutil.copytree(ROOT / "docs", sources / "docs")
