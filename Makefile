@@ -1,4 +1,5 @@
 # make demo: a virtual environment, two minutes of training on a book on a CPU, a sample.
+# make docs: the documentation as a site in site/, which a browser opens without a network.
 # make fuzz: a minute of damaged files for every reader, guided by coverage (Linux).
 # make quick: lint, and the tests of the rooms that differ from the branch main.
 # make test: a virtual environment, lint, types, the fast tests, on every core a process with one thread.
@@ -15,7 +16,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo quick test test-cluster test-isa test-launchers test-serving test-torch test-triton isa-plain isa-avx2 isa-avx512 lint types \
+.PHONY: demo docs quick test test-cluster test-isa test-launchers test-serving test-torch test-triton isa-plain isa-avx2 isa-avx512 lint types \
 	types-here types-tests types-win32 types-darwin fuzz wasm clean
 
 $(BIN)/python:
@@ -126,6 +127,17 @@ test-torch:
 		--checkpoints $(VENV)-torch/checkpoints
 	$(VENV)-torch/bin/minigpt generate Holmes --max-new-tokens 20 --checkpoints $(VENV)-torch/checkpoints
 
+# The packages of the extra without minigpt and PyTorch, which the site is not built with.
+# A broken link is a warning: an error with --strict, but not with --quiet.
+DOCS_PACKAGES := import tomllib; \
+	print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")
+docs: $(BIN)/python
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -c '$(DOCS_PACKAGES)' | \
+		$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r /dev/stdin
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/python -m mkdocs build --strict
+	@echo 'open site/index.html'
+
 fuzz: $(VENV)/.test
 	$(INSTALL) -e '.[plot,test,fuzz]'
 	$(BIN)/python tests/fuzz/readers.py
@@ -135,4 +147,4 @@ wasm: | $(VENV)/.pip
 	$(BIN)/python minigpt/exporters/html/build_wasm.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-launchers $(VENV)-serving $(VENV)-torch $(VENV)-triton demo/checkpoints build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-docs $(VENV)-launchers $(VENV)-serving $(VENV)-torch $(VENV)-triton demo/checkpoints build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import typer
+import yaml
 from scripts import ROOT, load_script
 
 from minigpt import GPT, GPTConfig, Tokenizer, save_checkpoint
@@ -66,6 +67,34 @@ def test_the_index_links_every_page() -> None:
     index = DOCS / "README.md"
     linked = {(DOCS / target).resolve() for target in re.findall(r"\]\(([^)#\s]+\.md)", read(index))}
     assert set(DOCS.rglob("*.md")) - {index} == linked
+
+
+def groups_in_the_index() -> list[tuple[str, str, list[str]]]:
+    """The section, the group and the pages of each list item of the index; a page without a group is alone."""
+    found = []
+    sections = re.split(r"^## (.+)\n", read(DOCS / "README.md"), flags=re.MULTILINE)[1:]
+    for section, items in zip(sections[::2], sections[1::2], strict=True):
+        for group, item in re.findall(r"^- (?:([\w ]+): (?=\[))?(.*?)(?=^- |\Z)", items, re.DOTALL | re.MULTILINE):
+            pages = [f"docs/{page}" for page in re.findall(r"\]\(([^)#\s]+\.md)", item)]
+            found += [(section, group, pages)] if group else [(section, "", [page]) for page in pages]
+    return found
+
+
+def test_the_menu_of_the_site_is_the_index() -> None:
+    """All sections, groups and pages in the index's order; besides, the pages beside docs/ and the Python API."""
+    start, index, *sections = yaml.safe_load(read(ROOT / "mkdocs.yml"))["nav"]
+    others = [section for section in sections if isinstance(section, str)]
+    assert [start, index] == [{"Start": "README.md"}, {"Contents": "docs/README.md"}]
+    assert {"README.md", *others} == {path.name for path in ROOT.glob("*.md")}
+    menu = []
+    for [(section, entries)] in (named.items() for named in sections if isinstance(named, dict)):
+        for entry in entries:
+            [(group, pages)] = entry.items() if isinstance(entry, dict) else [("", [entry])]
+            menu.append((section, group, pages))
+    api = ("Reference", "", ["docs/reference/api.md"])
+    assert not (ROOT / api[2][0]).exists()  # it is made of the docstrings
+    menu.remove(api)
+    assert menu == groups_in_the_index()
 
 
 def test_the_table_of_extras_is_that_of_pyproject() -> None:

@@ -15,7 +15,8 @@ from minigpt.optional_packages import EXTRAS, check_installed, optional_import
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-FOR_DEVELOPERS = {"test", "fuzz", "clients", "launchers", "wasm"}  # extras that the package itself never imports
+# Extras that the package itself never imports.
+FOR_DEVELOPERS = {"test", "fuzz", "clients", "docs", "launchers", "wasm"}
 # Modules that are only used if they are there, and that no message asks for.
 NEVER_ASKED_FOR = {"compression", "ipywidgets", "llama_cpp", "pip"}
 # Modules that come with one of the dependencies or with the package of another module.

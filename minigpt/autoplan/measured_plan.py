@@ -12,7 +12,7 @@ from minigpt.runs.plan import Plan, Row
 from minigpt.units import count, duration, size
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class MeasuredPlan(Plan):
     """A plan made from a measurement of this machine."""
 

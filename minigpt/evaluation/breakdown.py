@@ -74,9 +74,8 @@ def break_down(
 
     Windows do not start at documents: the model sees the end of the previous document, as in training. An end-of-text
     at the very beginning ends no document, and a `start_of_text` after the last end-of-text begins none: it counts to
-    the last document. With `by_position`, the losses of tokens that an earlier window has scored
-    are also computed, so that every position is measured on the same text. Only `scored` tokens count, as in
-    `evaluate`.
+    the last document. With `by_position`, the losses of tokens that an earlier window has scored are also computed, so
+    that every position is measured on the same text. Only `scored` tokens count, as in `evaluate`.
 
     Raises: DataError, ConfigError, as `evaluate`; GenerationError if a loss is NaN or infinite.
     """

@@ -90,11 +90,10 @@ def generate_pieces(
 
     An edge may choose the continuations in another way, at the seam `search`: a function like `sample_pieces`, which
     returns None if the settings ask for nothing else. With beams or `best_of`, the pieces come after the search, the
-    best continuation of each prompt first.
-    Row r continues prompt r // samples. It ends at one of the tokenizer's `end_ids`, before a stop string, after the
-    sentence, paragraph or line of `until`, or after `max_new_tokens`; its last piece has a finish reason. `processors`
-    change the logits (see `LogitsProcessor`). A `sampler`, which has its own processors, replaces the one made from
-    `config`.
+    best continuation of each prompt first. Row r continues prompt r // samples. It ends at one of the tokenizer's
+    `end_ids`, before a stop string, after the sentence, paragraph or line of `until`, or after `max_new_tokens`; its
+    last piece has a finish reason. `processors` change the logits (see `LogitsProcessor`). A `sampler`, which has its
+    own processors, replaces the one made from `config`.
     Raises: ConfigError for settings that do not fit the model or each other; GenerationError for NaN or infinite
     logits.
     """

@@ -11,6 +11,7 @@ from torch import Tensor
 from minigpt.errors import ConfigError
 from minigpt.evaluation.perplexity import sliced_logits
 from minigpt.model.gpt import GPT, check_module, eval_mode
+from minigpt.units import count
 
 _PASSAGE_TOKENS = 96
 
@@ -40,7 +41,7 @@ class Predictions:
         return Predictions(*(part[layer] for part in vars(self).values()))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection:
     """The arrays that a model computes for a text; every tensor is float32 on the CPU.
 
@@ -70,6 +71,15 @@ class Inspection:
     def predictions(self) -> Predictions:
         """The model's own predictions, (T,)."""
         return self.lens[-1]
+
+    def __repr__(self) -> str:
+        layers, heads = self.attention.shape[:2]
+        return f"Inspection({count(len(self.ids), 'token')}, {count(layers, 'layer')}, {count(heads, 'head')} each)"
+
+    def _repr_html_(self) -> str:
+        measured = zip(-self.lens.logprobs.nanmean(-1), self.residual_norms.mean(-1), strict=True)
+        lines = [f"{layer:5}  {loss:23.3f}  {norm:13.1f}" for layer, (loss, norm) in enumerate(measured, 1)]
+        return "<pre>" + "\n".join([repr(self), "layer  nats per token by lens  residual norm", *lines]) + "</pre>"
 
 
 def predict(model: GPT, ids: Sequence[int] | Tensor, *, top: int = 10) -> Predictions:

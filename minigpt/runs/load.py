@@ -1,7 +1,8 @@
 """Loads a model to generate text with, whatever its format."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, overload
 
@@ -21,15 +22,15 @@ from minigpt.threads import respect_cpu_quota
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Model:
     """A model with its tokenizer, ready to generate.
 
     `notes` say what its import changed, if anything, and why it is slow, if the compiled code is missing.
     """
 
-    checkpoint: Checkpoint = field(repr=False)
-    engine: Engine = field(repr=False)
+    checkpoint: Checkpoint
+    engine: Engine
     directory: Path
     notes: tuple[str, ...] = ()
 
@@ -46,6 +47,13 @@ class Model:
     def config(self) -> GPTConfig:
         """The model's shape."""
         return self.checkpoint.model.config
+
+    def __repr__(self) -> str:
+        return f"Model({self.directory}: {self.config.n_parameters:,} parameters)"
+
+    def _repr_html_(self) -> str:
+        lines = [repr(self), *(f"{name:20}{value}" for name, value in vars(self.config).items()), *self.notes]
+        return "<pre>" + escape("\n".join(lines)) + "</pre>"
 
     @overload
     def generate(

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,13 @@ class Draft:
     local_processes: int = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Plan(Draft):
     """A planned run; nothing is written yet. `minigpt.fit(plan)` trains it.
 
     `preset`, `model` and `training` are its settings, every one chosen or given. `baselines` are the methods that the
     run is compared with, `notes` sentences for the user, `seconds` the time that measuring took, which a budget in
-    minutes includes. `str(plan)` is the table of
-    `minigpt train --plan`.
+    minutes includes. `str(plan)` is the table of `minigpt train --plan`.
     """
 
     preset: str
@@ -126,6 +126,12 @@ class Plan(Draft):
         first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
         lines = [f"{name:{first}}  {value:{second}}  {options}".rstrip() for name, value, options in rows]
         return "\n".join([str(self.directory), *lines, *self.notes])
+
+    def __repr__(self) -> str:
+        return f"Plan({self.directory}: {self.preset}, {self.model.n_parameters:,} parameters, {self._length()})"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
     def _length(self) -> str:
         training = self.training

@@ -189,10 +189,9 @@ class Budget:
 def learning_rate(step: int, progress: float, config: TrainConfig) -> float:
     """The learning rate of the step after `step` steps: a linear warmup times the schedule.
 
-    The warmup lasts `warmup_steps`; if they are None, 100 steps or a tenth of the run, whichever ends first.
-    `progress` is the part of the run that is done, from 0 to 1. The schedules fall from the peak to
-    `final_learning_rate` x the peak: `cosine` over the whole run, `trapezoid` linearly over its last `cooldown`,
-    `constant` never.
+    The warmup lasts `warmup_steps`; if they are None, 100 steps or a tenth of the run, whichever ends first. `progress`
+    is the part of the run that is done, from 0 to 1. The schedules fall from the peak to `final_learning_rate` x the
+    peak: `cosine` over the whole run, `trapezoid` linearly over its last `cooldown`, `constant` never.
     Source: Loshchilov and Hutter 2017, equation 5 (cosine); Hägele et al. 2024, equation 1 (trapezoid).
     """
     if config.warmup_steps is None:

@@ -101,9 +101,8 @@ class Notice:
 class Finished:
     """The end of a run, with the figures of its best weights, or of the last weights if `train()` has no run.
 
-    `best_step` is the step of these weights.
-    They are measured on `validation_tokens`: all of the validation text, or what a budget in minutes has time for.
-    They are None without a validation text.
+    `best_step` is the step of these weights. They are measured on `validation_tokens`: all of the validation text, or
+    what a budget in minutes has time for. They are None without a validation text.
     """
 
     step: int
@@ -113,6 +112,9 @@ class Finished:
     bits_per_byte: float | None
     validation_tokens: int
     seconds: float
+
+    def _repr_html_(self) -> str:
+        return "<pre>" + "\n".join(f"{name:20}{value}" for name, value in vars(self).items()) + "</pre>"
 
 
 Event = Step | Evaluation | Sample | Saved | Notice | Finished

@@ -47,8 +47,7 @@ class BudgetState(JsonRecord):
     """The use of a run's budget.
 
     `start_seconds` passed before the first step. `closing_seconds` is what the run needs after its last step. A run
-    that no longer improves uses only the fraction `shortened_to` of its budget. Its cool-down began at
-    `cooldown_step`.
+    that no longer improves uses only the fraction `shortened_to` of its budget. Its cool-down began at `cooldown_step`.
     """
 
     start_seconds: float = 0.0

@@ -44,6 +44,16 @@ def theirs(model: GPT, tmp_path_factory: pytest.TempPathFactory) -> tuple[GPT2LM
     return other, list(out.attentions), list(out.hidden_states)
 
 
+def test_an_inspection_is_shown_in_one_line_and_in_a_notebook_as_a_table_of_layers(found: Inspection) -> None:
+    assert repr(found) == "Inspection(12 tokens, 3 layers, 4 heads each)"
+    first, _, *layers = found._repr_html_().removeprefix("<pre>").removesuffix("</pre>").splitlines()
+    assert first == repr(found)
+    loss = -found.lens.logprobs[:, :-1].mean(-1)
+    norm = found.residual_norms.mean(-1)
+    expected = [[str(layer + 1), f"{loss[layer]:.3f}", f"{norm[layer]:.1f}"] for layer in range(3)]
+    assert [row.split() for row in layers] == expected
+
+
 def test_attention_weights_are_those_of_transformers(
     found: Inspection, theirs: tuple[object, list[Tensor], list[Tensor]]
 ) -> None:

@@ -1,7 +1,10 @@
 """`minigpt.plan`, `fit`, `load` and `show`, and runs that go between Python and the command line."""
 
+import dataclasses
 import doctest
+import html
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,6 +90,30 @@ def test_wrong_settings_are_refused_before_anything_is_read(
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
         minigpt.fit("missing.txt", **settings)
+
+
+# Short reprs, and what a notebook shows
+
+
+def test_a_plan_is_shown_in_one_line_and_in_a_notebook_as_its_table(here: Path) -> None:
+    plan = minigpt.plan("fox.txt", name="a<b", **SETTINGS)
+    shown = f"Plan({plan.directory}: {plan.preset}, {plan.model.n_parameters:,} parameters, 6 steps"
+    assert repr(plan).startswith(shown)
+    assert len(str(minigpt.Planned(plan))) < 200
+    assert html.unescape(plan._repr_html_()) == f"<pre>{plan}</pre>"
+    assert "a&lt;b" in plan._repr_html_()
+
+
+def test_a_model_and_a_result_are_shown_in_one_line_and_in_a_notebook_as_a_table(here: Path) -> None:
+    *_, finished = minigpt.fit("fox.txt", report=False, **SETTINGS)
+    assert isinstance(finished, minigpt.Finished)
+    assert re.search(rf"^bits_per_byte +{finished.bits_per_byte}$", finished._repr_html_(), re.MULTILINE)
+    model = minigpt.load("fox", device="cpu")
+    assert repr(model) == f"Model({model.directory}: {model.config.n_parameters:,} parameters)"
+    shown = dataclasses.replace(model, notes=("a & b",))._repr_html_()
+    assert shown.startswith(f"<pre>{model!r}\n")
+    assert re.search(r"^n_layer +1$", shown, re.MULTILINE)
+    assert shown.endswith("\na &amp; b</pre>")
 
 
 # Runs
