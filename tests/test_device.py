@@ -22,7 +22,6 @@ from minigpt.device import (
     free_memory,
     keep_freed_memory,
     multiplies_bfloat16_faster,
-    peak_memory,
     resolve_device,
     resolve_dtype,
     resolve_generation_dtype,
@@ -31,6 +30,7 @@ from minigpt.errors import DeviceError
 from minigpt.model.attention import CausalSelfAttention
 from minigpt.model.gpt import GPT
 from minigpt.model.kv_cache import KVCache
+from minigpt.terminal.panel import peak_memory
 
 pytestmark = pytest.mark.usefixtures("exact_float32")
 

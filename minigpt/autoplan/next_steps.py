@@ -22,7 +22,7 @@ from minigpt.runs.job import Job
 from minigpt.runs.saved_state import last_state
 from minigpt.storage.run_record import Result, RunRecord
 from minigpt.tricks.token_counts import token_counts
-from minigpt.units import count
+from minigpt.units import count, shown_loss
 
 _ROUND = (1, 2, 3, 5, 8, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 360, 480, 720, 960, 1440)  # minutes that people say
 _LONGER = 4.0  # times the length that is proposed: what the forecast covers
@@ -141,8 +141,8 @@ def _of_failure(job: Job, record: RunRecord, result: Result) -> Iterator[NextSte
         )
     elif frequencies is not None and loss is not None and loss >= frequencies:
         what = (
-            f"the model has learned no more than how often each token occurs: its validation loss is {loss:.4g}, that "
-            f"of token frequencies {frequencies:.4g} nats per token"
+            f"the model has learned no more than how often each token occurs: its validation loss is "
+            f"{shown_loss(loss)}, that of token frequencies {shown_loss(frequencies)} nats per token"
         )
     else:
         return
@@ -175,7 +175,7 @@ def _token_frequency_loss(job: Job) -> float | None:
 
 def _of_trend(job: Job, record: RunRecord, result: Result, course: Trend) -> Iterator[NextStep]:
     """Continues a run that was still improving; else proposes more text, and more dropout if the run got worse."""
-    change = f"{course.before:.2f} to {course.now:.2f} bits per byte"
+    change = f"{shown_loss(course.before)} to {shown_loss(course.now)} bits per byte"
     if course.direction == "falling" and result.reason != "early stop":
         yield NextStep(f"still improving at the end: {change} in the last quarter of the steps")
         yield _continuation(job, record, result)

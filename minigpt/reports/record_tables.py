@@ -5,7 +5,7 @@ from typing import Any
 
 from minigpt.storage.names import plain_source
 from minigpt.storage.run_record import RunRecord
-from minigpt.units import duration, size
+from minigpt.units import duration, shown_loss, size
 
 _NAMES = {
     # result
@@ -62,6 +62,8 @@ _NAMES = {
 }
 _REASONS = {"length": "its length", "early stop": "early stopping", "diverged": "divergence"}
 _VALUES: Mapping[str, Callable[[Any], str]] = {
+    "validation_loss": shown_loss,
+    "bits_per_byte": shown_loss,
     "seconds": duration,
     "train_bytes": size,
     "validation_bytes": size,

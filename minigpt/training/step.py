@@ -81,7 +81,7 @@ class TrainStep:
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.loss_scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
         self.spike_detector = SpikeDetector(config.spike_threshold, self.model.config.vocab_size, device)
-        self.notices: list[str] = []
+        self.notices = parts.notices
         self._updates = 0
         self._pending: deque[tuple[int, float, Tensor, torch.cuda.Event | None]] = deque()
 

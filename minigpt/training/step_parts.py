@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -84,7 +84,7 @@ class StepParts:
 
     Each is called as `change(parts, config, given)`. `given` has the arguments of `train()` that the spine does not
     know, by name, of which a function removes its own. `context` makes a context for each step, before which the
-    optimizers' groups get the learning rate ("lr").
+    optimizers' groups get the learning rate ("lr"). `notices` are for the user.
     """
 
     model: GPT
@@ -94,6 +94,7 @@ class StepParts:
     optimizers: list[torch.optim.Optimizer]
     world: World
     context: Callable[[], AbstractContextManager[object]] = nullcontext
+    notices: list[str] = field(default_factory=list)
 
 
 def build_step_parts(
