@@ -64,6 +64,7 @@ class MeasuredPlan(Plan):
 
     def summary(self) -> dict[str, str]:
         rows, teacher = super().summary(), [f"; {what}" for _, what, _ in self._teacher_rows()]
+        rows["text"] += "".join(f"; loss {what}" for _, what, _ in self._loss_rows())
         rows["time"] = f"{self._length()}; {self._other_lengths()}{''.join(teacher)}"
         if self.expected is not None:
             rows["expected"] = f"{self.expected} bits per byte, the range of 4 of 5 runs on other texts"

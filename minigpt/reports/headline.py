@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minigpt.baselines.verdict import BITS_PER_BYTE, Line, compared_methods, verdict
+from minigpt.reports.recorded_steps import recorded_steps
 from minigpt.storage.names import plain_source
 from minigpt.storage.run_record import RunRecord
 from minigpt.units import count, size
@@ -31,6 +32,7 @@ def headline(record: RunRecord, evaluations: Sequence[Line], last_step: Line | N
             fact for fact in (_model(record), _text(record), _training(record, last_step), _machine(record)) if fact
         ],
         "plan": _plan(record),
+        "nextSteps": [] if result is None else recorded_steps(record),
     }
 
 

@@ -84,7 +84,10 @@ _LOCAL = {"path"}  # where this machine keeps a file
 
 
 def record_tables(record: RunRecord) -> list[dict[str, Any]]:
-    """The tables of a record: result, data, model, training settings, environment; each with rows of name and value."""
+    """The tables of a record: result, data, model, training settings, environment, plan.
+
+    Each has rows of name and value.
+    """
     entries = record.to_dict()
     tables: list[dict[str, Any]] = []
     for title, parts in _TABLES.items():
@@ -94,7 +97,22 @@ def record_tables(record: RunRecord) -> list[dict[str, Any]]:
         tables.append(
             {"title": title, "rows": [_row(name, value) for name, value in values.items() if _has(name, value)]}
         )
-    return tables
+    return [*tables, {"title": "Plan", "rows": _plan_rows(record.other.get("plan"))}]
+
+
+def _plan_rows(recorded: object) -> list[list[str]]:
+    """The table of the plan, with the lines that continue another in its row. Empty without a plan or if damaged."""
+    rows: list[list[str]] = []
+    for row in recorded if isinstance(recorded, list | tuple) else ():
+        if not (isinstance(row, list | tuple) and len(row) == 3 and all(isinstance(cell, str) for cell in row)):
+            return []
+        name, value, options = row
+        value += f" ({options})" if options else ""
+        if name or not rows:
+            rows.append([name, value])
+        else:
+            rows[-1][1] += f"; {value}"
+    return rows
 
 
 def _has(name: str, value: object) -> bool:

@@ -117,6 +117,9 @@ class Unscored:
     def scores_all(self, _: str) -> bool:
         return False
 
+    def scored(self, *_: object) -> None:
+        return None
+
     def batch(self, *_: object) -> tuple[Tensor, Tensor]:
         return torch.zeros(6, 12, dtype=torch.long), torch.full((6, 12), -100)
 
@@ -297,7 +300,7 @@ def test_the_command_says_what_is_scored_and_compares_it_with_nothing_else(
     assert "of the assistant's turns only" in result.stdout
     assert "bits per byte of the assistant's turns only  best so far" in result.stderr
     assert "baselines" not in result.output
-    assert "--loss-on" in result.stderr  # in the plan
+    assert "held out to measure on; loss of the assistant's turns only" in result.stderr  # in the plan
     assert result.stdout.strip().endswith("minigpt chat log")
     record = json.loads(Path("checkpoints/log/training.json").read_text())
     assert record["training"]["loss_on"] == "assistant"

@@ -141,12 +141,12 @@ def test_notes_and_prose_are_broken_and_commands_and_results_are_not(monkeypatch
     streamed = PlainOutput()
     streamed.begin("It was a bright cold day, and the\x1b[31m")
     streamed.end()
-    assert errors.getvalue().splitlines() == [
+    assert [line.rstrip() for line in errors.getvalue().splitlines()] == [
         "the first four words and the", "others",
         "/name      minigpt train", "           corpus.txt", "           --minutes 30", "           --name library",
         command,
     ]  # fmt: skip
-    assert out.getvalue().splitlines() == [
+    assert [line.rstrip() for line in out.getvalue().splitlines()] == [
         command, "It was a bright cold day", "It was a bright cold day, and", "the␛[31m",
     ]  # fmt: skip
 

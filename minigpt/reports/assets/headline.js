@@ -56,14 +56,19 @@
   const plan = (run) => (run.headline.plan
     ? make("p", { class: "plan", dir: "auto" }, make("strong", {}, "Plan: "), run.headline.plan)
     : "");
+  const advice = (run) => (run.headline.nextSteps.length
+    ? make("div", { class: "panel advice" }, make("h3", {}, several ? `What next? ${run.name}` : "What next?"),
+      ...run.headline.nextSteps.flatMap((step) => [make("p", { dir: "auto" }, step.text),
+        ...step.commands.map((command) => make("pre", {}, make("code", {}, command)))]))
+    : "");
   const stack = (...children) => make("div", { class: "stack" }, ...children);
 
   section({
     title: "Summary", hasHeading: false,
     build: () => (several
       ? [make("div", { class: "headline" }, ...runs.map((run) => (
-        stack(quality(run), sample(run), facts(run), plan(run)))))]
+        stack(quality(run), sample(run), facts(run), plan(run), advice(run)))))]
       : runs.flatMap((run) => [
-        make("div", { class: "headline" }, stack(quality(run)), stack(sample(run), facts(run))), plan(run)])),
+        make("div", { class: "headline" }, stack(quality(run)), stack(sample(run), facts(run))), plan(run), advice(run)])),
   });
 })();
