@@ -38,13 +38,17 @@ class Method:
 def compared_methods(record: RunRecord, evaluations: Sequence[Line]) -> list[Method]:
     """The recorded baselines, and for a fine-tuned run the model that it began with; the worst first.
 
-    The `evaluations` are those of the log that can be compared with one another.
+    The `evaluations` are those of the log that can be compared with one another. They read a part of the held-out text,
+    and a result all of it: the model before fine-tuning is above the result by as much as they say.
     """
     methods = [_method(baseline) for baseline in recorded_baselines(record)]
-    untrained = next((line for line in evaluations if line["step"] == 0), None)
-    if record.base and untrained and untrained.get("bits_per_byte") is not None:
+    measured = {line["step"]: line["bits_per_byte"] for line in evaluations if line.get("bits_per_byte") is not None}
+    if record.base and 0 in measured:
         name = f"{plain_source(record.base)} before fine-tuning"
-        methods.append(Method(name, name, "the model that this run began with", untrained["bits_per_byte"]))
+        bits, result = measured[0], record.result
+        if result is not None and result.bits_per_byte is not None and result.reason != "diverged":
+            bits += result.bits_per_byte - measured.get(result.best_step, bits)
+        methods.append(Method(name, name, "the model that this run began with", bits))
     return sorted(methods, key=lambda method: -method.bits)
 
 

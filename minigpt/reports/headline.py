@@ -32,7 +32,7 @@ def headline(record: RunRecord, evaluations: Sequence[Line], last_step: Line | N
             fact for fact in (_model(record), _text(record), _training(record, last_step), _machine(record)) if fact
         ],
         "plan": _plan(record),
-        "nextSteps": [] if result is None else recorded_steps(record),
+        "nextSteps": recorded_steps(record),
     }
 
 

@@ -29,14 +29,18 @@ def record_steps(run: Run, steps: Sequence[NextStep]) -> None:
         }
         for step in steps
     ]
-    if kept != record.other.get(_KEY, []):
-        run.update(other={**record.other, _KEY: kept})
+    run.update(other={**record.other, _KEY: {"after": record.result and record.result.step, "steps": kept}})
 
 
 def recorded_steps(record: RunRecord) -> list[dict[str, Any]]:
-    """The proposals in a record: each with a `text` and `commands`. Empty if there are none, or damaged ones."""
+    """The proposals in a record: each with a `text` and `commands`. Empty if there are none, or damaged ones.
+
+    Those from before the run was continued do not count.
+    """
     kept = record.other.get(_KEY)
-    steps = kept if isinstance(kept, list) else []
+    if not isinstance(kept, dict) or record.result is None or kept.get("after") != record.result.step:
+        return []
+    steps = kept["steps"] if isinstance(kept.get("steps"), list) else []
     return [{"text": step["text"], "commands": step["commands"]} for step in steps] if all(map(_is_step, steps)) else []
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from scripts import ROOT
 
-from minigpt.baselines.verdict import EXPLAINED, in_plain_words
+from minigpt.baselines.verdict import EXPLAINED, compared_methods, in_plain_words
 from minigpt.storage.run_record import RunRecord
 
 SIZES = {"train_bytes": 900, "validation_bytes": 100, "whole_train_bytes": 900, "whole_validation_bytes": 100}
@@ -41,6 +41,19 @@ def test_a_fine_tuned_run_is_compared_with_the_model_that_it_began_with() -> Non
     record = RunRecord.from_dict({**RECORD, "from": "/models/gpt2"})
     first, _ = in_plain_words(record, [{"step": 0, "validation_loss": 3.0, "bits_per_byte": 1.9}], 1.8)
     assert first == "Better than gpt2 before fine-tuning, the best of the 3 methods it is compared with."
+
+
+@pytest.mark.parametrize(("best_step", "above"), [(8, 0.25), (0, 0.0), (7, 0.0)])
+def test_the_model_before_fine_tuning_is_compared_on_the_same_tokens(best_step: int, above: float) -> None:
+    """The evaluations read other tokens than the result; step 7 has none."""
+    evaluations = [
+        {"step": step, "validation_loss": 3.0, "bits_per_byte": bits} for step, bits in ((0, 1.5), (4, None), (8, 1.25))
+    ]
+    result = {"step": 8, "reason": "length", "best_step": best_step, "bits_per_byte": 1.75, "validation_loss": 3.0}
+    record = RunRecord.from_dict({**RECORD, "from": "/models/gpt2", "result": result})
+    method = compared_methods(record, evaluations)[-1]
+    assert (method.name, method.bits) == ("gpt2 before fine-tuning", 1.75 + above)
+    assert in_plain_words(record, evaluations, 1.75)[0].startswith("Better than gpt2" if above else "Between a 5-gram")
 
 
 def test_the_page_that_explains_bits_per_byte_has_that_heading() -> None:
