@@ -80,7 +80,7 @@ AT_THE_TERMINAL = (
     "minigpt.inspection.explained_output", "minigpt.inspection.token_colors", "minigpt.inspection.token_table",
     "minigpt.interactive.chat", "minigpt.interactive.play", "minigpt.interactive.session", "minigpt.lora.command",
     "minigpt.memorization.annotations", "minigpt.memorization.command", "minigpt.memorization.drawing",
-    "minigpt.reports.command", "minigpt.server.command",
+    "minigpt.reports.command", "minigpt.server.command", "minigpt.terminal.panel", "minigpt.terminal.wrapping",
 )  # fmt: skip
 LARGEST_SPINE, LARGEST_PACKAGE, LARGEST_TRAINING = 20_500, 49_400, 3_050  # lines of Python
 TERMINAL = {"typer", "click", "rich"}

@@ -15,7 +15,7 @@ from minigpt.cli.render.terminal import note, write
 from minigpt.config import ReadingConfig, SamplingConfig
 from minigpt.errors import ConfigError, DataError, GenerationError
 from minigpt.pages.output_file import check_output
-from minigpt.units import shown_loss, size
+from minigpt.units import size
 
 if TYPE_CHECKING:
     from minigpt.inspection.activations import Inspection, Predictions
@@ -217,7 +217,7 @@ def _print(tokenizer: "Tokenizer", ids: list[int], predictions: "Predictions", *
         out.print("the text is a single token: nothing comes before it, so it has no probability", soft_wrap=True)
     else:
         entropy = float(predictions.entropy[:-1].mean()) / math.log(2)
-        bytewise = "" if per_byte is None else f", {shown_loss(per_byte)} bits per byte"
+        bytewise = "" if per_byte is None else f", {per_byte:.2f} bits per byte"
         out.print(
             f"mean surprisal {per_token:.2f} bits per token{bytewise}; mean entropy {entropy:.2f} bits", soft_wrap=True
         )

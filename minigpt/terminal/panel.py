@@ -53,7 +53,7 @@ def panel(display: "TrainingDisplay") -> RenderableType:
 
 
 def _line(text: str, **style: Any) -> Text:
-    """A line that is cut at the edge of the terminal: a live panel that wraps leaves lines behind."""
+    """A line that is cut at the edge of the terminal: one that wraps cannot be erased."""
     return Text(text, no_wrap=True, overflow="ellipsis", **style)
 
 

@@ -1,15 +1,21 @@
 """The live panel of a run fits into the terminal."""
 
+import math
+import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
+import torch
+from rich.cells import cell_len
 from rich.console import Console
 
 from minigpt.cli.render.training_display import TrainingDisplay
 from minigpt.runs.events import Started
-from minigpt.terminal.panel import packed, panel, sparkline
+from minigpt.terminal.panel import packed, panel, peak_memory, sparkline
 from minigpt.training.events import Evaluation, Step
 
 LONG = Started(Path("a_very_long_name_of_a_run_about_日本の小説_and_others"), 0, "cpu", 1_234_567, 800, ())
@@ -35,8 +41,6 @@ def lines_of(started: Started, width: int, *, stopping: bool = False, evaluated:
 def test_no_line_of_the_panel_is_wrapped_or_cut(started: Started, width: int) -> None:
     wide = " ".join(lines_of(started, 400, stopping=True)).split()[1:]
     lines = lines_of(started, width, stopping=True)
-    from rich.cells import cell_len
-
     assert max(map(cell_len, lines)) <= width
     shown = " ".join(lines).split()
     assert [word for word in wide if not set(word) & set("━▁█…a_")] == [
@@ -69,3 +73,42 @@ def test_a_sparkline_draws_the_means_of_neighbors() -> None:
     assert sparkline([], 10) == ""
     assert sparkline([3.0, 3.0], 10) == "▁▁"
     assert sparkline([8.0, 8.0, 1.0, 1.0], 2) == "█▁"
+
+
+@pytest.mark.parametrize(("has_validation", "said"), [(True, "last evaluation …"), (False, "saving the model …")])
+def test_after_the_last_step_the_panel_says_what_happens_instead_of_the_time_left(
+    has_validation: bool, said: str
+) -> None:
+    out = Console(file=StringIO(), force_terminal=True, width=120)
+    display = TrainingDisplay(LONG, out)
+    with display:
+        if has_validation:
+            display.show(Evaluation(0, 2.0, 2.0, 100, 1.0, best=True))
+        for number, text in ((99, "0:01 left"), (100, said)):
+            display.show(replace(STEP, step=number, progress=number / 100, seconds_left=1.0))
+            with out.capture() as captured:
+                out.print(panel(display))
+            assert text in captured.get()
+    assert "left" not in captured.get()
+
+
+@pytest.mark.parametrize("losses", [(math.nan,), (2.0, math.nan, 1.0), (math.inf, 3.0)])
+def test_a_nan_or_infinite_loss_does_not_break_the_panel(losses: tuple[float, ...]) -> None:
+    out = Console(file=StringIO(), force_terminal=True, width=120)
+    display = TrainingDisplay(LONG, out)
+    for number, loss in enumerate(losses, 1):
+        display.show(replace(STEP, step=number, loss=loss))
+        out.print(panel(display))
+
+
+def test_the_peak_memory_on_windows_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil.Process, "memory_info", lambda _: SimpleNamespace(peak_wset=700))
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert peak_memory(torch.device("cpu")) == 700
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_peak_memory_on_a_cpu_is_the_resident_set_of_the_process_in_bytes() -> None:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
+    kilobytes = int(status["VmHWM"].removesuffix("kB"))
+    assert peak_memory(torch.device("cpu")) == pytest.approx(kilobytes * 1024, rel=0.02)
