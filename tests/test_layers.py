@@ -39,7 +39,7 @@ SPINE: Mapping[str, set[str]] = {
             "errors optional_packages units bounded_reading config device threads model tokenizer data storage"
         ),
         "training": (
-            "edges errors seeds cores config device threads model tokenizer data storage generation evaluation"
+            "edges errors units seeds cores config device threads model tokenizer data storage generation evaluation"
         ),
         "runs": (
             "minigpt edges errors shell optional_packages units settings config run_options device threads model "

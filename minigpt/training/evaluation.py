@@ -168,10 +168,9 @@ class PeriodicEvaluation:
         clock: Clock,
         spike_detector: SpikeDetector,
     ) -> None:
-        self.spike_detector = spike_detector
         self.evaluator, self.checkpointer = evaluator, checkpointer
         self.monitors: list[Monitor] = [make(evaluator.corpus) for make in provided("monitors")]
-        self.budget, self.clock = budget, clock
+        self.budget, self.clock, self.spike_detector = budget, clock, spike_detector
         self.last_loss: float | None = None  # of the last evaluation in this process
         self._error = 0.0  # nats, of its difference to the best, compared with that on all of the text, as measured
 

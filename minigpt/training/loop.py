@@ -32,6 +32,7 @@ from minigpt.training.state import TrainingState
 from minigpt.training.step import StepResult, TrainStep
 from minigpt.training.step_parts import StepParts, build_step_parts
 from minigpt.training.world import World
+from minigpt.units import shown_loss
 
 _MAX_ROLLBACKS = 3
 _STEP_LOG = ("step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds", "tokens_per_second")
@@ -212,10 +213,10 @@ class Trainer:
                     yield self._finish(end)
                 if self.checkpointer.failure is not None:
                     raise self.checkpointer.failure
-                if end is not None and self._has_diverged():
+                if end is not None and (loss := self.evaluation.last_loss) is not None and self._has_diverged():
                     raise RunDivergedError(
-                        f"training diverged: the validation loss rose to {self.evaluation.last_loss:.4g} nats per "
-                        "token, more than a uniform guess, and was never below that of step 0",
+                        f"training diverged: the validation loss rose to {shown_loss(loss)} nats per token, "
+                        "more than a uniform guess, and was never below that of step 0",
                         self._advice,
                     )
         except RunDivergedError as error:
