@@ -240,7 +240,8 @@ def train_one(result: dict[str, Any], sizes: Sizes, data: Path, device: Any) -> 
     import torch
 
     from minigpt.autoplan.throughput import peak
-    from minigpt.device import peak_memory, resolve_dtype
+    from minigpt.device import resolve_dtype
+    from minigpt.terminal.panel import peak_memory
 
     shape = Shape(**vars(sizes.training) | {"batch": result["batch"]})
     notices: list[str] = []

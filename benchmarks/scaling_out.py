@@ -39,8 +39,8 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     import torch
     import torch._dynamo
 
-    from minigpt.device import peak_memory
     from minigpt.distributed.process_group import init_world
+    from minigpt.terminal.panel import peak_memory
     from minigpt.training.events import Step
     from minigpt.training.loop import train
 

@@ -134,7 +134,8 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     engine, shape, data = job["engine"], Shape(**job["shape"]), Path(job["data"])
     import torch
 
-    from minigpt.device import peak_memory, resolve_device
+    from minigpt.device import resolve_device
+    from minigpt.terminal.panel import peak_memory
 
     device = resolve_device(job["device"])
     if engine == "device":

@@ -3,7 +3,6 @@
 import ctypes
 import functools
 import math
-import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 
@@ -151,15 +150,3 @@ def keep_freed_memory() -> None:
         return
     mallopt(_MMAP_THRESHOLD, 2**25)  # the largest value allowed; larger blocks are mapped and returned each time
     mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-
-
-def peak_memory(device: torch.device) -> int:
-    """Peak memory in bytes: what PyTorch has allocated on a CUDA device, else the process's resident set size."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    if sys.platform == "win32":  # it has no getrusage
-        return int(psutil.Process().memory_info().peak_wset)
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

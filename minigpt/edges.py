@@ -209,6 +209,7 @@ EDGES = (
         provides={
             "train_settings": "minigpt.chat_logs.settings:ChatLogSettings",
             "reading_settings": "minigpt.chat_logs.settings:ExportSettings",
+            "step_parts": "minigpt.chat_logs.step_parts:note_unscored_steps",
             "generate_settings": "minigpt.chat_logs.generate_settings:ChatHint",
             "text_reader": "minigpt.chat_logs.json_files:readers",
             "conversations": "minigpt.chat_logs.conversations:reader",
@@ -264,6 +265,12 @@ EDGES = (
         ),
         provides={"model_card": "minigpt.exporters.model_card:card"},
         commands={"export": "minigpt.exporters.command:export"},
+    ),
+    Edge(
+        name="terminal",
+        sentence="A live panel of a run, and prose that is broken at words, in a terminal.",
+        package="minigpt.terminal",
+        provides={"panel": "minigpt.terminal.panel:panel", "wrap": "minigpt.terminal.wrapping:wrapper"},
     ),
     Edge(
         name="baselines",

@@ -10,6 +10,11 @@ def size(n_bytes: float) -> str:
     return f"{n_bytes:.1f} TB"
 
 
+def shown_loss(value: float) -> str:
+    """A loss in nats per token or bits per byte: 2.3105."""
+    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
 def shown_perplexity(value: float) -> str:
     """A perplexity: 1,234.56, or 1.2e+64 of a model that has learned nothing of the text."""
     return f"{value:,.2f}" if value < 1e6 else f"{value:.3g}"

@@ -20,7 +20,6 @@ from minigpt.device import (
     free_memory,
     keep_freed_memory,
     multiplies_bfloat16_faster,
-    peak_memory,
     resolve_device,
     resolve_dtype,
     resolve_generation_dtype,
@@ -208,18 +207,8 @@ def test_free_memory_is_limited_by_the_machine_and_its_container_without_cached_
 
 def test_memory_on_windows_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5_000))
-    monkeypatch.setattr(psutil.Process, "memory_info", lambda _: SimpleNamespace(peak_wset=700))
     monkeypatch.setattr(sys, "platform", "win32")
     assert free_memory(CPU) == 5_000
-    assert peak_memory(CPU) == 700
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_peak_memory_on_a_cpu_is_the_resident_set_of_the_process_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_with(monkeypatch, gpus=0)
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
-    kilobytes = int(status["VmHWM"].removesuffix("kB"))
-    assert peak_memory(torch.device("cpu")) == pytest.approx(kilobytes * 1024, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ SPINE: Mapping[str, set[str]] = {
             "errors optional_packages units bounded_reading config device threads model tokenizer data storage"
         ),
         "training": (
-            "edges errors seeds cores config device threads model tokenizer data storage generation evaluation"
+            "edges errors units seeds cores config device threads model tokenizer data storage generation evaluation"
         ),
         "runs": (
             "minigpt edges errors shell optional_packages units settings config run_options device threads model "
@@ -80,7 +80,8 @@ AT_THE_TERMINAL = (
     "minigpt.inspection.explained_output", "minigpt.inspection.token_colors", "minigpt.inspection.token_table",
     "minigpt.interactive.chat", "minigpt.interactive.play", "minigpt.interactive.session", "minigpt.lora.command",
     "minigpt.memorization.annotations", "minigpt.memorization.command", "minigpt.memorization.drawing",
-    "minigpt.removal.command", "minigpt.reports.command", "minigpt.server.command",
+    "minigpt.removal.command", "minigpt.reports.command", "minigpt.server.command", "minigpt.terminal.panel",
+    "minigpt.terminal.wrapping",
 )  # fmt: skip
 LARGEST_SPINE, LARGEST_PACKAGE, LARGEST_TRAINING = 20_600, 49_600, 3_070  # lines of Python
 TERMINAL = {"typer", "click", "rich"}

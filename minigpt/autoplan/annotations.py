@@ -8,12 +8,14 @@ from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.next_steps import next_steps
 from minigpt.autoplan.throughput import Peak, peak
 from minigpt.baselines.baselines import Baseline, beaten_since
+from minigpt.baselines.verdict import in_plain_words
 from minigpt.cli.render.annotations import Annotations, NextStep, Result
 from minigpt.device import resolve_device, resolve_dtype
 from minigpt.lora.fine_tuning import flops_per_token
 from minigpt.runs.events import Started
 from minigpt.runs.job import Job
 from minigpt.training.events import Evaluation, Finished
+from minigpt.units import shown_loss
 
 
 class PlanAnnotations(Annotations):
@@ -45,6 +47,12 @@ class PlanAnnotations(Annotations):
         if beaten := result_text(run.record.comparable_evaluations(log), self.baselines, result.finished):
             rows["baselines"] = beaten
         return rows
+
+    def verdict(self, result: Result) -> Iterable[str]:
+        bits, run = result.finished.bits_per_byte, result.job.run
+        if bits is None or result.finished.reason == "diverged":
+            return ()
+        return in_plain_words(run.record, run.record.comparable_evaluations(run.read_log()), bits)
 
     def next_steps(self, job: Job) -> Iterable[NextStep]:
         return next_steps(job)
@@ -91,7 +99,7 @@ def result_text(log: Iterable[Mapping[str, Any]], baselines: Sequence[Baseline],
     beaten, unbeaten = [], []
     for baseline in compared:
         if finished.bits_per_byte >= baseline.bits_per_byte:
-            unbeaten.append(f"{baseline.label} ({baseline.bits_per_byte:.2f})")
+            unbeaten.append(f"{baseline.label} ({shown_loss(baseline.bits_per_byte)})")
         elif baseline.label in since:
             beaten.append(f"{baseline.label} (since step {since[baseline.label]:,})")
         else:
@@ -106,4 +114,4 @@ def _joined(names: Sequence[str], conjunction: str) -> str:
 
 
 def _values(baselines: Sequence[Baseline]) -> str:
-    return ", ".join(f"{baseline.label} {baseline.bits_per_byte:.2f}" for baseline in baselines)
+    return ", ".join(f"{baseline.label} {shown_loss(baseline.bits_per_byte)}" for baseline in baselines)

@@ -9,6 +9,7 @@ from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.config import GPTConfig, TrainConfig
 from minigpt.run_options import RunOptions
+from minigpt.training.budget import EVALUATIONS
 
 _CPU_STEP, _GPU_STEP = 1024, 16_384  # tokens in a batch
 _TOKENS_PER_FEATURE = 4  # in a batch, with Muon on a CPU
@@ -20,6 +21,8 @@ _DECAY_PER_PASS, _MOST_DECAY = 0.1, 1.0  # the embeddings' weight decay, for eac
 _BPE_DROPOUT = ((2, 0.02), (9, 0.03), (13, 0.05))  # from so many passes over the text
 _WITH_NEW_WORDS = ((0.5, 0.02), *_BPE_DROPOUT)  # the same for a text with many new words
 _NEW_WORDS = 0.1  # the share of new words that is many
+_EVALUATED = 0.09  # tokens per token trained on, for all evaluations of a run together
+_FEW_EVALUATIONS = 8  # of a short run
 _NARROW = 256  # below this width an adapter is trained together with the token embedding
 
 
@@ -104,13 +107,16 @@ def _adapter_settings(width: int, config: TrainConfig) -> dict[str, Any]:
 
 
 def eval_tokens(seen: float, model: GPTConfig, config: TrainConfig) -> int:
-    """Validation tokens per evaluation, so that twenty evaluations take about 3 % of the time.
+    """Validation tokens per evaluation, so that all evaluations take about 3 % of the time.
 
     `seen` is the number of tokens trained on. Evaluating a token takes a third of the time of training on it, and more
-    if only training samples the vocabulary.
+    if only training samples the vocabulary. A long run has twenty evaluations. A short one has fewer, of up to 4,096
+    tokens, and at least 1,024: the change of the loss between two evaluations has an error of about 1 nat / sqrt(n)
+    with n tokens, 0.03 nats with 1,024.
     """
     trained = config.flops_per_token(model) / config.replace(sampled_softmax=0).flops_per_token(model)
-    return int(min(200_000, max(4096, 0.0045 * trained * seen)))
+    affordable = _EVALUATED * trained * seen
+    return int(min(200_000, max(affordable / EVALUATIONS, min(4096, affordable / _FEW_EVALUATIONS), 1024)))
 
 
 def against_overfitting(

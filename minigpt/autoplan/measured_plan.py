@@ -62,6 +62,14 @@ class MeasuredPlan(Plan):
             rows += [("expected", expected, ""), ("", "the range of 4 of 5 runs on other texts", "")]
         return rows
 
+    def summary(self) -> dict[str, str]:
+        rows, teacher = super().summary(), [f"; {what}" for _, what, _ in self._teacher_rows()]
+        rows["text"] += "".join(f"; loss {what}" for _, what, _ in self._loss_rows())
+        rows["time"] = f"{self._length()}; {self._other_lengths()}{''.join(teacher)}"
+        if self.expected is not None:
+            rows["expected"] = f"{self.expected} bits per byte, the range of 4 of 5 runs on other texts"
+        return rows
+
     def _speed_rows(self) -> list[Row]:
         memory = f"about {size(self.settings.memory)}, PyTorch itself not counted"
         return [

@@ -12,7 +12,7 @@ from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.corpus_stats import CorpusStats
 from minigpt.autoplan.defaults import usual_learning_rate
 from minigpt.autoplan.expectation import ExpectedRange, continued_range
-from minigpt.autoplan.plan_settings import LEARNING
+from minigpt.autoplan.plan_settings import CANDIDATES, LEARNING, MAX_PARAMETERS
 from minigpt.baselines.baselines import recorded_baselines
 from minigpt.cli.render.annotations import NextStep
 from minigpt.config import GPTConfig, ReadingConfig, TrainConfig
@@ -22,7 +22,7 @@ from minigpt.runs.job import Job
 from minigpt.runs.saved_state import last_state
 from minigpt.storage.run_record import Result, RunRecord
 from minigpt.tricks.token_counts import token_counts
-from minigpt.units import count
+from minigpt.units import count, shown_loss, size
 
 _ROUND = (1, 2, 3, 5, 8, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 360, 480, 720, 960, 1440)  # minutes that people say
 _LONGER = 4.0  # times the length that is proposed: what the forecast covers
@@ -37,6 +37,8 @@ _FREQUENCY_SAMPLE = 1_000_000  # tokens of the validation text
 # Options that a new run on the same text needs again.
 _OF_THE_TEXT = (*(field.name for field in fields(ReadingConfig)), "loss_on")
 _FEWEST = 5  # evaluations that show a trend
+_FEW_PASSES = 4  # over the text, up to which another one teaches much: three repetitions count as two new passes
+_SMALL = 0.25  # parameters in the blocks per byte of text
 _QUARTER = 0.75  # the trend is that of the last quarter of the steps
 _IMPROVING, _WORSE = 0.005, 0.01  # the least change, as a fraction of the bits per byte
 _TOO_HIGH, _TOO_LOW = 3.0, 0.1  # times the usual learning rate
@@ -67,13 +69,13 @@ class Trend:
 
 
 def next_steps(job: Job) -> list[NextStep]:
-    """What helps next, most helpful first. Empty if nothing was measured or saved.
+    """What helps next, most helpful first. Empty if no step was taken.
 
     It looks at where the loss is first, then compares evaluations of the log, and forecasts only where the experiments
-    of the plan allow it.
+    of the plan allow it. With too few evaluations, it goes by the passes over the text and the size of the model.
     """
     record = job.run.record
-    if record.result is None or record.result.bits_per_byte is None or record.result.step is None:
+    if record.result is None or not record.result.step:
         return []
     if failed := list(_of_failure(job, record, record.result)):
         return failed
@@ -84,7 +86,7 @@ def next_steps(job: Job) -> list[NextStep]:
     ]
     course = trend(evaluations)
     if course is None:
-        return []
+        return [*_without_trend(job, record, record.result), *_of_text(job, record)]
     return [*_of_trend(job, record, record.result, course), *_of_text(job, record)]
 
 
@@ -141,8 +143,8 @@ def _of_failure(job: Job, record: RunRecord, result: Result) -> Iterator[NextSte
         )
     elif frequencies is not None and loss is not None and loss >= frequencies:
         what = (
-            f"the model has learned no more than how often each token occurs: its validation loss is {loss:.4g}, that "
-            f"of token frequencies {frequencies:.4g} nats per token"
+            f"the model has learned no more than how often each token occurs: its validation loss is "
+            f"{shown_loss(loss)}, that of token frequencies {shown_loss(frequencies)} nats per token"
         )
     else:
         return
@@ -157,8 +159,12 @@ def _without(record: RunRecord, suspects: Collection[str]) -> tuple[tuple[str, .
     if texts is None or training is None or record.asked is None:
         return ()
     options = _options(record, record.asked.given - LENGTH - set(suspects))
-    length = [(f"--{name}", _number(value)) for name in LENGTH if (value := getattr(training, name)) is not None]
-    return (("train", *texts, *options, *length[0]),)
+    return (("train", *texts, *options, *_length(training)),)
+
+
+def _length(training: TrainConfig) -> tuple[str, str]:
+    """The option for the length of a run."""
+    return next((f"--{name}", _number(value)) for name in LENGTH if (value := getattr(training, name)) is not None)
 
 
 def _token_frequency_loss(job: Job) -> float | None:
@@ -175,7 +181,7 @@ def _token_frequency_loss(job: Job) -> float | None:
 
 def _of_trend(job: Job, record: RunRecord, result: Result, course: Trend) -> Iterator[NextStep]:
     """Continues a run that was still improving; else proposes more text, and more dropout if the run got worse."""
-    change = f"{course.before:.2f} to {course.now:.2f} bits per byte"
+    change = f"{shown_loss(course.before)} to {shown_loss(course.now)} bits per byte"
     if course.direction == "falling" and result.reason != "early stop":
         yield NextStep(f"still improving at the end: {change} in the last quarter of the steps")
         yield _continuation(job, record, result)
@@ -199,8 +205,7 @@ def _of_trend(job: Job, record: RunRecord, result: Result, course: Trend) -> Ite
     suspects, names = find_suspects(record, job.model.config, job.config, diverged=True)
     if course.direction == "rising" and names == ("learning_rate",):
         yield NextStep(f"{suspects}:", _without(record, names))
-    more = "MORE_TEXT=1" if "--mix" in options else "MORE_TEXT"
-    yield NextStep("more text of the same kind helps most:", (("train", *texts, more, *options, *base),))
+    yield NextStep("more text of the same kind helps most:", (("train", *texts, _more(options), *options, *base),))
     if course.direction == "rising" and record.base is None and (dropout := _more_dropout(job)):
         yield NextStep("against overfitting on this text:", (("train", *texts, *options, *dropout),))
 
@@ -221,6 +226,40 @@ def _more_dropout(job: Job) -> tuple[str, ...]:
 def _number(value: float) -> str:
     """A number as an option takes it, to six digits: an option of whole numbers takes no exponent."""
     return str(value) if isinstance(value, int) else np.format_float_positional(float(f"{value:.6g}"), trim="-")
+
+
+def _without_trend(job: Job, record: RunRecord, result: Result) -> Iterator[NextStep]:
+    """Goes by how often the text was read, and by the size of the model for it."""
+    assert result.step is not None
+    passes, n_bytes = result.step * job.tokens_per_step / len(job.corpus.train), job.corpus.train_bytes
+    times = f"{passes:.0%} of it once" if passes < 1 else f"all of it {passes:.1f} times"
+    read = f"the training text has {size(n_bytes)}, and the run has read {times}"
+    texts, options = _shown_sources(record), _options(record, _OF_THE_TEXT)
+    longer = passes < _FEW_PASSES and result.reason != "early stop"
+    if longer:
+        yield NextStep(f"{read}: training longer helps most")
+        yield _continuation(job, record, result)
+    elif texts is None:
+        yield NextStep(f"{read}: more text of the same kind helps most")
+    else:
+        base = ("--from", record.base) if record.base else ()
+        command = ("train", *texts, _more(options), *options, *base)
+        yield NextStep(f"{read}: more text of the same kind helps most:", (command,))
+    if texts is None or record.base or not n_bytes or record.preset not in CANDIDATES:
+        return
+    options = (*options, *_length(job.config), "--preset")
+    place, per_byte = CANDIDATES.index(record.preset), job.model.config.n_inner_parameters / n_bytes
+    if per_byte > MAX_PARAMETERS and place:
+        what = f"the model is large for the text, with {per_byte:.1f} parameters per byte in its blocks; a smaller one:"
+        yield NextStep(what, (("train", *texts, *options, CANDIDATES[place - 1]),))
+    elif not longer and per_byte < _SMALL and place + 1 < len(CANDIDATES):
+        what = f"the model is small for the text, with {per_byte:.2f} parameters per byte in its blocks; a larger one:"
+        yield NextStep(what, (("train", *texts, *options, CANDIDATES[place + 1]),))
+
+
+def _more(options: Collection[str]) -> str:
+    """What stands for more text in a command."""
+    return "MORE_TEXT=1" if "--mix" in options else "MORE_TEXT"
 
 
 def _continuation(job: Job, record: RunRecord, result: Result) -> NextStep:
@@ -246,8 +285,8 @@ def _forecast(job: Job, record: RunRecord, result: Result, times: float) -> Expe
     """What `times` the tokens are expected to bring; None for a run with settings that no experiment had."""
     if record.base is not None or record.asked is None or record.asked.given & LEARNING or record.changes:
         return None
-    assert result.bits_per_byte is not None
-    assert result.step is not None
+    if result.bits_per_byte is None or result.step is None:
+        return None
     stats = CorpusStats.of(job.corpus, recorded_baselines(record))
     tokens = result.step * job.tokens_per_step
     return continued_range(result.bits_per_byte, job.model.config, tokens, times * tokens, stats)

@@ -9,7 +9,7 @@ from minigpt.data.corpus import Corpus
 from minigpt.lora.fine_tuning import trained_parameters
 from minigpt.memorization.monitor import INDEX_SPEED, bytes_to_index
 from minigpt.model.gpt import GPT
-from minigpt.training.budget import EVALUATIONS, MIN_TRAINING, SAMPLES
+from minigpt.training.budget import EVALUATIONS, SAMPLES, training_between
 from minigpt.training.evaluation import MAX_FINAL_FRACTION
 
 STARTING = 0.3  # seconds for building the model and its folder
@@ -79,7 +79,8 @@ class Overheads:
         index = 0.0 if config.sample_every == 0 else self.index
         seconds = max(0.0, end - self.start - pause - index)
         if config.eval_every is None:
-            evaluations = min(EVALUATIONS * seconds / end, seconds / (MIN_TRAINING * self.evaluation))
+            between = training_between(self.evaluation, end - self.start)
+            evaluations = min(EVALUATIONS * seconds / end, seconds / between)
         else:
             evaluations = seconds / (config.eval_every * seconds_per_step + pause)
         if config.sample_every is None:

@@ -25,8 +25,8 @@ from minigpt.run_options import RunOptions
 
 DEFAULT_MINUTES = 5.0
 _MEASURING = 0.1  # the most that measuring takes of a budget in minutes, as a fraction
-_MAX_PARAMETERS = 2  # in the blocks, per byte of text
-_CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
+MAX_PARAMETERS = 2  # in the blocks, per byte of text
+CANDIDATES = ("nano", "micro", "mini", "small", "gpt2", "gpt2-medium")  # from the smallest up
 _FINE_TUNING_CONTEXT = 256
 _SHORT_CONTEXT, _SHORT_RUN = 64, 1_500_000  # tokens: in so short a run, twice as many sequences teach more
 _CHAT_CONTEXTS = (128, 512)  # tokens: the shortest and the longest context that is chosen for conversations
@@ -53,8 +53,8 @@ def plan_preset(
     tenth of a budget in minutes.
     """
     best, least, least_alone, began = "", math.inf, math.inf, time.perf_counter()
-    for name in _CANDIDATES:
-        if best and PRESETS[name].n_inner_parameters > _MAX_PARAMETERS * stats.n_bytes:
+    for name in CANDIDATES:
+        if best and PRESETS[name].n_inner_parameters > MAX_PARAMETERS * stats.n_bytes:
             break
         try:
             planned = plan_settings(
@@ -75,7 +75,7 @@ def plan_preset(
             break
         if time.perf_counter() - began > _MEASURING * 60 * (planned.training.minutes or math.inf):
             break
-    return best or _CANDIDATES[0]
+    return best or CANDIDATES[0]
 
 
 def plan_settings(

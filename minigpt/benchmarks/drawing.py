@@ -7,7 +7,7 @@ from minigpt.benchmarks.results import BenchmarkResult
 from minigpt.cli.render.result_table import ResultTable
 from minigpt.storage.run_log import replace_nonfinite
 from minigpt.tokenizer.display import visible
-from minigpt.units import shown_perplexity
+from minigpt.units import shown_loss, shown_perplexity
 
 
 def benchmark_record(result: BenchmarkResult, n_parameters: int, tokenizer: str) -> dict[str, Any]:
@@ -64,4 +64,4 @@ def benchmark_table(result: BenchmarkResult, n_parameters: int, tokenizer: str) 
 def _metric_value(value: float, unit: str) -> str:
     if unit == "share":
         return f"{100 * value:.2f} %"
-    return shown_perplexity(value) if unit == "perplexity" else f"{value:.4f}"
+    return shown_perplexity(value) if unit == "perplexity" else shown_loss(value)

@@ -10,7 +10,7 @@ import typer
 from minigpt.cli.options import CheckpointsOption, JsonOption, ModelArgument
 from minigpt.cli.render.terminal import note, some_of, write
 from minigpt.errors import CheckpointError
-from minigpt.units import count, duration, size
+from minigpt.units import count, duration, shown_loss, size
 
 if TYPE_CHECKING:
     from minigpt.storage.run_record import CorpusRecord, Result, RunRecord
@@ -153,12 +153,13 @@ def _corpus_rows(corpus: "CorpusRecord") -> dict[str, str]:
 
 
 def _result_rows(result: "Result", scored_text: str) -> dict[str, str]:
+    loss, bits = result.validation_loss, result.bits_per_byte
     entries = {
         "steps": None if result.step is None else f"{result.step:,}",
         "ended": _ENDS.get(result.reason or "", result.reason),
         "best weights": None if result.best_step is None else f"step {result.best_step:,}",
-        "validation loss": None if result.validation_loss is None else f"{result.validation_loss:.6g} nats per token",
-        "bits per byte": None if result.bits_per_byte is None else f"{result.bits_per_byte:.6g} {scored_text}".rstrip(),
+        "validation loss": None if loss is None else f"{shown_loss(loss)} nats per token",
+        "bits per byte": None if bits is None else f"{shown_loss(bits)} {scored_text}".rstrip(),
         "time": None if result.seconds is None else duration(result.seconds),
     }
     return {name: text for name, text in entries.items() if text}

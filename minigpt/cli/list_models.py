@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from minigpt.cli.options import CheckpointsOption, JsonOption
 from minigpt.cli.render.terminal import note, some_of, write
 from minigpt.storage.names import plain_source
-from minigpt.units import size
+from minigpt.units import shown_loss, size
 
 if TYPE_CHECKING:
     from minigpt.storage.model_list import ListedModel
@@ -68,7 +68,7 @@ def _row(model: "ListedModel") -> dict[str, str]:
         "disk": size(model.disk_bytes),
         "text": _text(model),
         "minutes": f"{result.seconds / 60:.1f}" if result and result.seconds is not None else "-",
-        _BITS: "-" if per_byte is None else f"{per_byte:.3f}",
+        _BITS: "-" if per_byte is None else shown_loss(per_byte),
         "date": time.strftime("%Y-%m-%d", time.localtime(model.modified)),
     }
 

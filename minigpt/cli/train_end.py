@@ -31,7 +31,7 @@ def print_next_steps(job: "Job", checkpoints: Path, annotations: "Sequence[Annot
     for step in chain.from_iterable(each.next_steps(job) for each in annotations):
         note(step.text)
         for command in step.commands:
-            note(f"  {command_line(*command, checkpoints=checkpoints)}")
+            note(f"  {command_line(*command, checkpoints=checkpoints)}", is_command=True)
     if first := next(filter(None, (each.first_try(job) for each in annotations)), None):
         note(first.text)
         for command in first.commands:
@@ -92,7 +92,7 @@ def _first_words(line: str) -> str:
 def print_how_to_resume(job: "Job", checkpoints: Path) -> None:
     saved, command = how_to_resume(job.run, checkpoints)
     note(f"stopped: {saved}; continue with:")
-    note(command)
+    note(command, is_command=True)
 
 
 def how_to_resume(run: "Run", checkpoints: Path, *options: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from minigpt.corpus_report.repeats import WINDOW
 from minigpt.corpus_report.report import Passage, Report
 from minigpt.corpus_report.units import MIN_LINE, MIN_PARAGRAPH
 from minigpt.tokenizer.display import visible
-from minigpt.units import count, size
+from minigpt.units import count, shown_loss, size
 
 _MOST_EXAMPLE = 100  # characters
 _MOST_SHARES = 5  # scripts or languages
@@ -159,7 +159,7 @@ def _tokenizer_table(report: Report) -> ResultTable:
 def _baseline_table(report: Report) -> ResultTable:
     title = "baselines, in bits per byte of the held-out text (lower is better)"
     rows = [
-        (visible(each.label), f"{each.bits_per_byte:.3f}", read, each.meaning)
+        (visible(each.label), shown_loss(each.bits_per_byte), read, each.meaning)
         for each in sorted(report.baselines, key=lambda baseline: -baseline.bits_per_byte)
         for read in (size(each.train_bytes) if each.train_bytes else "nothing",)
     ]

@@ -291,14 +291,6 @@ class Corpus:
         """Which tokens of a part the loss on this role's turns includes, (N,); None for all."""
         return None
 
-    def scored_shares(self, role: str, length: int) -> tuple[float, float]:
-        """The share of the training tokens that the loss includes, and of the windows of `length` that have one."""
-        scored = self.scored(role, "train")
-        if scored is None:
-            return 1.0, 1.0
-        n_windows = batches.windows_per_epoch(len(scored), length)
-        return float(scored.mean()), float(scored[: n_windows * length].reshape(n_windows, -1).any(1).mean())
-
 
 def _ids(given: npt.ArrayLike, name: str, tokenizer: Tokenizer) -> npt.NDArray[Any]:
     """An array of ids, (N,), in the tokenizer's type. Raises: ConfigError if it is not one."""

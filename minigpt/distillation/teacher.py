@@ -21,7 +21,7 @@ from minigpt.storage.run import Run
 from minigpt.training.clock import Control
 from minigpt.training.events import Finished
 from minigpt.training.world import World
-from minigpt.units import count, duration
+from minigpt.units import count, duration, shown_loss
 
 _OPTIONS = {"evaluates_whole_text": False}
 
@@ -34,7 +34,7 @@ class TeacherTrained(StageEnded):
         figures = f"{count(self.finished.step, 'step')} in {duration(self.finished.seconds)}"
         if self.finished.bits_per_byte is not None:
             tokens = count(self.finished.validation_tokens, "held-out token")
-            figures += f", {self.finished.bits_per_byte:.4f} bits per byte on {tokens}"
+            figures += f", {shown_loss(self.finished.bits_per_byte)} bits per byte on {tokens}"
         return f"the teacher is trained ({figures}); now the model learns from it and from the text"
 
 

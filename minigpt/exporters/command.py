@@ -136,8 +136,8 @@ def _print_next_steps(done: "Export", checkpoints: Path) -> None:
     if done.modelfile is not None:
         name = _ollama_name(done.path)
         note("with Ollama:")
-        note(f"  {join('ollama', 'create', name, '-f', str(done.modelfile))}")
-        note(f"  {join('ollama', 'run', name, _PROMPT)}")
+        note(f"  {join('ollama', 'create', name, '-f', str(done.modelfile))}", is_command=True)
+        note(f"  {join('ollama', 'run', name, _PROMPT)}", is_command=True)
     count = min(100, done.context // 2)
     if done.base is not None:
         base = model_name(Path(done.base), checkpoints)

@@ -4,17 +4,18 @@ It states only what is known: no license and no language. It never shows a path 
 """
 
 import hashlib
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from minigpt.bounded_reading import read_regular
 from minigpt.config import GPTConfig
+from minigpt.evaluation.perplexity import perplexity
 from minigpt.shell import join
 from minigpt.storage.checkpoint import read_config
 from minigpt.storage.names import ADAPTER_CONFIG, CARD, encodable, last_part, plain_source
 from minigpt.storage.run_record import RunRecord
+from minigpt.units import shown_loss, shown_perplexity
 
 # The metadata that the hub reads. Source: https://huggingface.co/docs/hub/model-cards
 _FRONT_MATTER = """\
@@ -244,10 +245,10 @@ def _results(record: RunRecord, config: GPTConfig) -> Iterator[str]:
     if loss is None:
         yield "There was no validation text, so nothing was measured."
         return
-    rows = {"validation loss": f"{loss:.4f} nats per token", "perplexity": f"{math.exp(min(loss, 700)):,.2f}"}
+    rows = {"validation loss": f"{shown_loss(loss)} nats per token", "perplexity": shown_perplexity(perplexity(loss))}
     scored_text = record.training.scored_text if record.training else ""
     if per_byte is not None:
-        rows["bits per byte"] = f"{per_byte:.4f} {scored_text}".rstrip()
+        rows["bits per byte"] = f"{shown_loss(per_byte)} {scored_text}".rstrip()
     yield _table(rows)
     context = (record.training and record.training.context_length) or config.n_positions
     whole = record.corpus.validation_tokens if record.corpus else None

@@ -11,7 +11,7 @@ from minigpt.cli.text_evaluation import break_down_stream
 from minigpt.config import scored_text_of
 from minigpt.errors import ConfigError
 from minigpt.settings import setting
-from minigpt.units import count
+from minigpt.units import count, shown_loss
 
 if TYPE_CHECKING:
     from minigpt.data.sources import Scan
@@ -127,4 +127,5 @@ def recorded_text(
         on = "on the same tokens" if scored == measured.tokens else f"on {scored:,} of these tokens"
     if (measured.context, measured.stride) != (context, context):
         on += f", in windows of {context} without overlap"
-    return f"at the end of training: loss {result.validation_loss:.4f}, {result.bits_per_byte:.4f} bits per byte, {on}"
+    loss, bits = shown_loss(result.validation_loss), shown_loss(result.bits_per_byte)
+    return f"at the end of training: loss {loss}, {bits} bits per byte, {on}"

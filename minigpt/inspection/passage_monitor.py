@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from minigpt.data.corpus import Corpus
+from minigpt.evaluation.monitor import Monitor
 from minigpt.inspection.activations import passage, surprisal
 from minigpt.model.gpt import GPT
-from minigpt.training.evaluation import Monitor
 
 
 class PassageMonitor(Monitor):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 from minigpt.cli.models import out_of_memory_as
 from minigpt.cli.options import names_of, unescaped
-from minigpt.cli.render.terminal import note, write
+from minigpt.cli.render.terminal import note, prose, write
 from minigpt.cli.signals import forget_interrupts
 from minigpt.config import SamplingConfig
 from minigpt.errors import ConfigError, GenerationError, MinigptError, reason_of
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 OUT_OF_MEMORY = "out of memory; close other programs, or /save the text and start again with a smaller model"
 # Settings of several texts at once, and one of prompts: a session's text is the model's too.
 _EXCLUDED = {"samples", "best_of", "beams", "length_penalty", "special_tokens"}
+_COMMANDS, _SETTINGS = 23, 25  # columns of the names in the help and in the list of settings
 _END = "\x04"  # Ctrl-D, which the console of Windows gives as a character
 SESSION_SETTINGS = [name for name in names_of(SamplingConfig) if name not in _EXCLUDED]
 
@@ -48,7 +49,7 @@ class InteractiveSession:
         self.saved: dict[Path, str] = {}  # files with this text, and the SHA-256 of what was written to each
         self.commands: dict[str, Callable[[str], None]] = {
             "set": self.set,
-            "show": lambda _: write(self.text),
+            "show": lambda _: prose()(f"{self.text}\n"),
             "save": self.save,
             "help": lambda _: self.show_help(),
             "retry": lambda _: self.retry(),
@@ -99,7 +100,7 @@ class InteractiveSession:
 
     def show_help(self) -> None:
         for line in self.help_text.splitlines():
-            note(line)
+            note(line, indent=_COMMANDS if line.startswith("/") else 0)
 
     def retry(self) -> None:
         """Replaces what the model wrote in the last turn, with other random numbers."""
@@ -135,9 +136,10 @@ class InteractiveSession:
         self.seed_is_used, self.turns = True, turns
         typed, written, stopped = turns[-1][0], "", False
         try:
+            show = prose()
             with out_of_memory_as(GenerationError(OUT_OF_MEMORY)):
                 for text in self.pieces():
-                    write(text, end="")
+                    show(text)
                     written += text
                     turns[-1] = (typed, written)
         except KeyboardInterrupt:
@@ -163,7 +165,7 @@ class InteractiveSession:
             for each in dataclasses.fields(SamplingConfig):
                 if each.name in SESSION_SETTINGS:
                     setting = f"{each.name.replace('_', '-')} {_formatted(getattr(self.config, each.name))}"
-                    note(f"{setting:25}  {each.metadata['help']}")
+                    note(f"{setting:{_SETTINGS}}  {each.metadata['help']}", indent=_SETTINGS + 2)
             return
         if name not in SESSION_SETTINGS:
             raise ConfigError(f"{name!r} is not a setting that can be changed here; /set lists them")

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from minigpt.data.corpus import Corpus
+from minigpt.evaluation.monitor import Monitor
 from minigpt.memorization.index import MOST_BYTES, Memorization, MemorizationIndex, TrainingLocation
 from minigpt.memorization.words import LONG_RUN, Extent
 from minigpt.model.gpt import GPT
-from minigpt.training.evaluation import Monitor
 
 _INDEX_FRACTION = 0.01  # of the run's time, the most that indexing its text may take
 INDEX_SPEED = 4_000_000  # bytes per second, on a slow or busy machine

@@ -1,72 +1,15 @@
 """The first part of a report: how good the model is, compared with simple methods, and what it is, in a few lines."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any
 
-from minigpt.baselines.baselines import Baseline, recorded_baselines
+from minigpt.baselines.verdict import BITS_PER_BYTE, Line, compared_methods, verdict
+from minigpt.reports.recorded_steps import recorded_steps
 from minigpt.storage.names import plain_source
 from minigpt.storage.run_record import RunRecord
 from minigpt.units import count, size
 
-Line = Mapping[str, Any]
-"""A line of log.jsonl."""
-
-_BITS_PER_BYTE = 8  # of a file that is not compressed
 _FINE_TUNED = "fine-tuned"  # the record has this word where other runs have the name of their preset
-_METHODS = {
-    "bytes": ("byte frequencies", "how often each byte occurs"),
-    "gzip": ("gzip", "repetitions in the held-out text"),
-    "3-gram": ("3-gram table", "what followed the two bytes before"),
-    "5-gram": ("5-gram table", "what followed the four bytes before"),
-    "xz": ("xz", "repetitions in the training text"),
-}
-_ARTICLES = {"3-gram": "a ", "5-gram": "a "}
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method that a run is compared with: its names alone and in a sentence, what it uses, its bits per byte."""
-
-    name: str
-    in_sentence: str
-    uses: str
-    bits: float
-    is_partial: bool = False
-
-
-def compared_methods(record: RunRecord, evaluations: Sequence[Line]) -> list[Method]:
-    """The recorded baselines, and for a fine-tuned run the model that it began with; the worst first.
-
-    The `evaluations` are those of the log that can be compared with one another.
-    """
-    methods = [_method(baseline) for baseline in recorded_baselines(record)]
-    untrained = next((line for line in evaluations if line["step"] == 0), None)
-    if record.base and untrained and untrained.get("bits_per_byte") is not None:
-        name = f"{plain_source(record.base)} before fine-tuning"
-        methods.append(Method(name, name, "the model that this run began with", untrained["bits_per_byte"]))
-    return sorted(methods, key=lambda method: -method.bits)
-
-
-def _method(baseline: Baseline) -> Method:
-    name, uses = _METHODS.get(baseline.name, (baseline.name, baseline.meaning))
-    method = Method(name, _ARTICLES.get(baseline.name, "") + name, uses, baseline.bits_per_byte, baseline.is_partial)
-    part = baseline.label.removeprefix(baseline.name).strip(" ()")  # trained on 66 kB
-    return replace(method, uses=f"{uses}; only {part}") if part else method
-
-
-def verdict(bits: float, methods: Sequence[Method]) -> str:
-    """Where a figure lies among the methods, as a sentence; methods that saw only part of the text do not count."""
-    compared = sorted((method for method in methods if not method.is_partial), key=lambda method: -method.bits)
-    if not compared:
-        return "Not compared: no simple method was measured on the whole text."
-    beaten = [method for method in compared if bits < method.bits]
-    if not beaten:
-        return f"Not yet better than {compared[0].in_sentence}, the weakest method it is compared with."
-    if len(beaten) == len(compared):
-        others = f", the best of the {len(compared)} methods it is compared with" if len(compared) > 1 else ""
-        return f"Better than {compared[-1].in_sentence}{others}."
-    return f"Between {beaten[-1].in_sentence} and {compared[len(beaten)].in_sentence}."
 
 
 def headline(record: RunRecord, evaluations: Sequence[Line], last_step: Line | None) -> dict[str, Any]:
@@ -89,6 +32,7 @@ def headline(record: RunRecord, evaluations: Sequence[Line], last_step: Line | N
             fact for fact in (_model(record), _text(record), _training(record, last_step), _machine(record)) if fact
         ],
         "plan": _plan(record),
+        "nextSteps": recorded_steps(record),
     }
 
 
@@ -99,9 +43,9 @@ def _meaning(bits: float | None, record: RunRecord) -> str:
         return "No held-out text was measured, so nothing says how well the model predicts new text."
     scored = record.training.scored_text if record.training else ""  # "of the assistant's turns only"
     measured = "On text that it was not trained on" + scored.replace("of ", ", in ", 1)
-    if bits >= _BITS_PER_BYTE:
+    if bits >= BITS_PER_BYTE:
         return f"{measured}. A file takes 8 bits for each byte; this model predicts no better."
-    share = bits / _BITS_PER_BYTE
+    share = bits / BITS_PER_BYTE
     return (
         f"{measured}; lower is better. A file takes 8 bits for each byte, so these predictions "
         f"would compress the text to {share:.0%} of its size."

@@ -152,7 +152,7 @@ def _bits(nats: Sequence[float]) -> list[float]:
 
 
 def rounded(value: Any) -> Any:
-    """A number to five digits, None for NaN and infinity; anything else unchanged."""
+    """A number to six digits, None for NaN and infinity; anything else unchanged."""
     if not isinstance(value, float):
         return value
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+    return float(f"{value:.6g}") if math.isfinite(value) else None

@@ -5,7 +5,7 @@ from typing import Any
 
 from minigpt.storage.names import plain_source
 from minigpt.storage.run_record import RunRecord
-from minigpt.units import duration, size
+from minigpt.units import duration, shown_loss, size
 
 _NAMES = {
     # result
@@ -62,6 +62,8 @@ _NAMES = {
 }
 _REASONS = {"length": "its length", "early stop": "early stopping", "diverged": "divergence"}
 _VALUES: Mapping[str, Callable[[Any], str]] = {
+    "validation_loss": shown_loss,
+    "bits_per_byte": shown_loss,
     "seconds": duration,
     "train_bytes": size,
     "validation_bytes": size,
@@ -82,7 +84,10 @@ _LOCAL = {"path"}  # where this machine keeps a file
 
 
 def record_tables(record: RunRecord) -> list[dict[str, Any]]:
-    """The tables of a record: result, data, model, training settings, environment; each with rows of name and value."""
+    """The tables of a record: result, data, model, training settings, environment, plan.
+
+    Each has rows of name and value.
+    """
     entries = record.to_dict()
     tables: list[dict[str, Any]] = []
     for title, parts in _TABLES.items():
@@ -92,7 +97,22 @@ def record_tables(record: RunRecord) -> list[dict[str, Any]]:
         tables.append(
             {"title": title, "rows": [_row(name, value) for name, value in values.items() if _has(name, value)]}
         )
-    return tables
+    return [*tables, {"title": "Plan", "rows": _plan_rows(record.other.get("plan"))}]
+
+
+def _plan_rows(recorded: object) -> list[list[str]]:
+    """The table of the plan, with the lines that continue another in its row. Empty without a plan or if damaged."""
+    rows: list[list[str]] = []
+    for row in recorded if isinstance(recorded, list | tuple) else ():
+        if not (isinstance(row, list | tuple) and len(row) == 3 and all(isinstance(cell, str) for cell in row)):
+            return []
+        name, value, options = row
+        value += f" ({options})" if options else ""
+        if name or not rows:
+            rows.append([name, value])
+        else:
+            rows[-1][1] += f"; {value}"
+    return rows
 
 
 def _has(name: str, value: object) -> bool:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from minigpt.baselines.baselines import recorded_baselines
+from minigpt.cli.render.annotations import annotations_of
 from minigpt.cli.render.terminal import note
 from minigpt.errors import MissingPackageError
 from minigpt.reports import REPORT, loss_curve
 from minigpt.reports.page_data import rounded
+from minigpt.reports.recorded_steps import record_steps
 from minigpt.reports.run_report import write_report
 from minigpt.reports.settings import ReportSettings
 from minigpt.runs.events import Event, Remark, Started
@@ -27,11 +29,13 @@ _MOST_NOTICES = 50
 class ReportSink(Sink):
     """Rewrites the report of a job's run at each evaluation, as a page that reloads, and both pages at the end.
 
-    With `watch` the page is opened in a browser, once. An error of the page is a notice, once; the run does not fail.
+    The proposals at the end of the `job` are recorded for it. With `watch` the page is opened in a browser, once. An
+    error of the page is a notice, once; the run does not fail.
     """
 
-    def __init__(self, run: Run, *, report: bool = True, watch: bool = False) -> None:
-        self._run, self._report, self._watch = run, report, watch
+    def __init__(self, run: Run, *, report: bool = True, watch: bool = False, job: Job | None = None) -> None:
+        self._run, self._report, self._watch, self._job = run, report, watch, job
+        self._started: Started | None = None
         self._path = run.directory / REPORT
         self._page: RunningReport | None = None
         self._failed = False
@@ -40,6 +44,7 @@ class ReportSink(Sink):
         if not self._report:
             return ()
         if isinstance(event, Started):
+            self._started = event
             run = Run.open(event.directory) if event.is_teacher else self._run
             self._page = RunningReport(run, self._path, event.total_steps)
             notices = self._attempt(self._page.write)
@@ -54,10 +59,20 @@ class ReportSink(Sink):
 
     def close(self, finished: Finished | None) -> Iterable[str]:
         if finished is not None:
-            return tuple(write_pages(self._run, report=self._report))
+            return (*self._attempt_to_record(), *write_pages(self._run, report=self._report))
         if self._page is not None:
             self._attempt(self._page.end)
         return ()
+
+    def _attempt_to_record(self) -> Iterable[str]:
+        """Keeps what the end of the run proposes for the report, also for one that is written later."""
+        if not self._report or self._job is None or self._started is None:
+            return
+        try:
+            annotations = annotations_of(self._started)
+            record_steps(self._run, [step for each in annotations for step in each.next_steps(self._job)])
+        except Exception as error:  # of any kind: the run is trained and saved
+            yield f"the report has no advice: {type(error).__name__}: {error}"
 
     def _attempt(self, write: Callable[[], object]) -> list[Event]:
         try:
@@ -72,7 +87,7 @@ class ReportSink(Sink):
 def report_sink(job: Job, settings: SinkSettings) -> ReportSink:
     """The sink that draws the loss curve of a job's run and, unless the user does not want it, writes its report."""
     given = ReportSettings.of(settings)
-    return ReportSink(job.run, report=not given.no_report, watch=given.watch)
+    return ReportSink(job.run, report=not given.no_report, watch=given.watch, job=job)
 
 
 def _open_page(path: Path) -> None:

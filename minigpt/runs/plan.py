@@ -121,6 +121,18 @@ class Plan(Draft):
             ("seed", str(training.seed), "--seed"),
         ]
 
+    def summary(self) -> dict[str, str]:
+        """The plan in five lines."""
+        corpus, name = self.corpus, self.corpus.tokenizer.name
+        model = f"{self.preset}, {self.model.n_parameters:,} parameters; {name}, context {self.training.context_length}"
+        return {
+            "text": f"{size(corpus.train_bytes)}, and {size(corpus.validation_bytes)} held out to measure on",
+            "model": model,
+            "time": self._length(),
+            "expected": "not known for such a run",
+            "all settings": f"--plan; the run is saved in {self.directory}",
+        }
+
     def __str__(self) -> str:
         rows = self.rows()
         first, second = (max(len(row[column]) for row in rows) for column in (0, 1))

@@ -157,6 +157,7 @@ def start_run(planned: Plan, *, keeps_plan: bool = False) -> Generator[Event, No
         model=planned.model,
         training=planned.training,
         expected=planned.expected,
+        other={"plan": planned.rows()},
     )
     directory, run = planned.directory, None
     while run is None:

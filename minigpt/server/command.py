@@ -81,7 +81,7 @@ def serve(
         for model in loaded:
             note(f"{model.name} · context of {model.context_length} tokens · {model.batch.engine.description}")
         note(f"ready after {time.perf_counter() - begin:.1f} s; open {url} in a browser, or send a request:")
-        note(_example(url, config, loaded[0]))
+        note(_example(url, config, loaded[0]), is_command=True)
 
     served = Models(load)
     received = run(listening, config, served, on_loaded=on_loaded, log=note)

@@ -201,8 +201,8 @@ class RunRecord:
     texts by absolute path (`-` is a pipe), `asked` are the options that a resumed run is compared with, `chat_template`
     is the Jinja template of a chat log's conversations, `model` and `training` are the settings that the run has,
     `expected` are the lowest and the highest bits per byte that its plan expected. `number` counts the starts and
-    resumes of all runs in the same folder up to the last one of this run. `other` holds entries that this version does
-    not use, `unread` the options of `asked` that nothing installed has.
+    resumes of all runs in the same folder up to the last one of this run. `other` holds entries that edges use, or
+    no part of this version, `unread` the options of `asked` that nothing installed has.
     """
 
     format: int | None = FORMAT

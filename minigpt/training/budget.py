@@ -10,7 +10,8 @@ from minigpt.training.events import EndReason
 from minigpt.training.progress import Progress
 
 EVALUATIONS, SAMPLES = 20, 5  # per run, unless the settings say otherwise
-MIN_TRAINING = 30  # with a budget in minutes, between two evaluations, in durations of an evaluation
+_TRAINING, _LEAST_TRAINING = 30, 5  # between two evaluations, in durations of an evaluation
+_FEWEST_PARTS = 8  # of a run: six evaluations also where one takes its time
 
 
 def planned_steps(config: TrainConfig, n_tokens: int) -> int | None:
@@ -26,6 +27,14 @@ def planned_steps(config: TrainConfig, n_tokens: int) -> int | None:
         raise ConfigError("a run needs a length: give one of steps, epochs and minutes")
     sequences = config.epochs * windows_per_epoch(n_tokens, config.context_length)
     return max(1, round(sequences / config.sequences_per_step))
+
+
+def training_between(evaluation: float, run: float) -> float:
+    """How long training takes between two evaluations, each as long as `evaluation`, in a `run`, all in one unit.
+
+    30 times as long as an evaluation; less in a short run, so that it has six, but at least five times as long.
+    """
+    return min(_TRAINING * evaluation, max(run / _FEWEST_PARTS, _LEAST_TRAINING * evaluation))
 
 
 @dataclass(frozen=True)
@@ -142,14 +151,18 @@ class Budget:
     def evaluation_is_due(self, progress: Progress) -> bool:
         """Whether to evaluate now, which it is if there is no evaluation of this text and these weights yet.
 
-        With a budget in minutes, training gets 30 times the duration of an evaluation, and half of that before the last
-        one.
+        With a budget in minutes, half of `training_between` is before the last one. A token takes a third of the time
+        of training on it; a budget in steps counts that, not the clock.
         """
-        every, last = self.config.eval_every, progress.evaluation
+        every, last, config = self.config.eval_every, progress.evaluation, self.config
         if last.step < 0 or self.is_spent(progress):
             return True
-        if every is None and self.total_steps is None:
-            training = MIN_TRAINING * last.duration  # seconds
+        if every is None and self.total_steps is not None:
+            steps = config.eval_tokens / 3 / (config.sequences_per_step * (config.context_length or 1))
+            every = math.ceil(max(self.total_steps / EVALUATIONS, training_between(steps, self.total_steps)))
+        elif every is None:
+            seconds = self._training_seconds(progress) - progress.budget.start_seconds
+            training = training_between(last.duration, seconds)
             left = self.seconds_left(progress) - progress.budget.closing_seconds
             if progress.seconds - last.seconds < training or left < training / 2:
                 return False

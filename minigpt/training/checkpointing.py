@@ -213,6 +213,14 @@ class Checkpointer:
         self.saved_step = progress.step
         return Saved(progress.step, path, "last")
 
+    def choose_last(self, progress: Progress, loss: float | None) -> bool:
+        """Loads the weights of the last step from the saved state, and saves them as the best; False if that failed."""
+        if self.saved_step != progress.step or self.roll_back() is None or self.save_best(progress, loss) is None:
+            return False
+        progress.adopt_best(BestResult(loss, progress.step))
+        self.save_last(progress, again=True)
+        return True
+
     def save_before_cooldown(self, progress: Progress) -> None:
         """Saves the state from which a longer budget would continue.
 

@@ -1,7 +1,7 @@
 """Evaluation during training: the validation loss, samples of generated text, and what edges measure on them."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from minigpt.config import SamplingConfig, TrainConfig
 from minigpt.data.corpus import Corpus
 from minigpt.edges import provided
 from minigpt.errors import GenerationError, TrainingError
+from minigpt.evaluation.monitor import Monitor
 from minigpt.evaluation.perplexity import EvaluationResult, evaluate
 from minigpt.generation.engine import Engine
 from minigpt.generation.resolve_engine import resolve_engine
@@ -28,36 +29,6 @@ from minigpt.training.world import World
 _SAMPLING = SamplingConfig(max_new_tokens=120, temperature=0.8, top_p=0.95, seed=0)
 _LAST_TEXTS = 4  # of which the last sample is the most likely
 MAX_FINAL_FRACTION = 0.1  # of a budget in minutes, for the last evaluation
-
-
-class Monitor:
-    """Measures something else at the evaluations and on the samples of a run; by default nothing.
-
-    At the seam `monitors`, an edge provides what makes one for a corpus.
-    """
-
-    def load_log(self, log: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]) -> None:
-        """Reads the log of a resumed run, and the lines of its evaluations that are comparable with later ones."""
-
-    def on_evaluation(self, model: GPT, step: int, loss: float) -> Mapping[str, Any]:
-        """Measures a model, on every process. Returns figures for the line in the log."""
-        del model, step, loss
-        return {}
-
-    def on_sample(
-        self, step: int, prompt: str, text: str, run_seconds: float | None
-    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Measures a sample. Returns values for the event, by name, and figures for the line in the log.
-
-        `run_seconds` is the expected duration of the run; None before the first step and on all processes but the main
-        one, where nothing is to be measured.
-        """
-        del step, prompt, text, run_seconds
-        return {}, {}
-
-    def take_notices(self) -> list[str]:
-        """Returns the notices since the last call."""
-        return []
 
 
 class Evaluator:
@@ -199,11 +170,11 @@ class PeriodicEvaluation:
         clock: Clock,
         spike_detector: SpikeDetector,
     ) -> None:
-        self.spike_detector = spike_detector
         self.evaluator, self.checkpointer = evaluator, checkpointer
         self.monitors: list[Monitor] = [make(evaluator.corpus) for make in provided("monitors")]
-        self.budget, self.clock = budget, clock
+        self.budget, self.clock, self.spike_detector = budget, clock, spike_detector
         self.last_loss: float | None = None  # of the last evaluation in this process
+        self._error = 0.0  # nats, of its difference to the best, compared with that on all of the text, as measured
 
     def evaluate(self, progress: Progress) -> Iterator[Event]:
         """Evaluates if it is due, and saves the best weights; without a validation text, the latest ones.
@@ -219,6 +190,8 @@ class PeriodicEvaluation:
         self.clock.synchronize(progress)
         evaluated = progress.seconds - started
         loss = self.last_loss = result.loss if result else None
+        n_targets = max(1, len(self.evaluator.corpus.validation) - 1)
+        self._error = math.sqrt(max(0.0, 1 / result.tokens - 1 / n_targets)) if result else 0.0
         if loss is not None:
             self.spike_detector.check_validation_loss(loss, progress.best.loss)
         is_best = progress.would_be_best(loss)
@@ -233,6 +206,25 @@ class PeriodicEvaluation:
         yield from self.checkpointer.take_notices(progress.step)
         if saved is not None:
             yield saved
+
+    def evaluate_finally(self, progress: Progress) -> EvaluationResult | None:
+        """Evaluates the best weights, which it loads, on more text than during the run; without a run the last.
+
+        The last ones become the best if they are better on that text. They are evaluated only if their loss is higher
+        by less than twice its standard error, and a budget in minutes has time for both.
+        """
+        best, last, of_last, evaluated = progress.best.loss, self.last_loss, None, progress.evaluation
+        if not self.checkpointer.is_saving or (evaluated.is_best and evaluated.step == progress.step):
+            return self.evaluator.evaluate_finally()
+        seconds = 60 * MAX_FINAL_FRACTION * (self.evaluator.config.minutes or math.inf)
+        has_time = 2 * self.evaluator.final_seconds() <= seconds
+        if best is not None and last is not None and best <= last < best + 2 * self._error and has_time:
+            of_last = self.evaluator.evaluate_finally()
+        self.checkpointer.load_best()
+        measured = self.evaluator.evaluate_finally()
+        if of_last is None or measured is None or of_last.loss >= measured.loss:
+            return measured
+        return of_last if self.checkpointer.choose_last(progress, last) else measured
 
     def _measure_speed(self, result: EvaluationResult, seconds: float, progress: Progress) -> None:
         """Records the speed of an evaluation, and reserves time of a budget in minutes for the last one."""

@@ -33,9 +33,9 @@ from minigpt.training.state import TrainingState
 from minigpt.training.step import StepResult, TrainStep
 from minigpt.training.step_parts import StepParts, build_step_parts
 from minigpt.training.world import World
+from minigpt.units import shown_loss
 
 _MAX_ROLLBACKS = 3
-_UNSCORED_STEPS = 0.001  # of the steps: more are worth a notice
 _STEP_LOG = ("step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds", "tokens_per_second")
 
 
@@ -168,7 +168,8 @@ class Trainer:
         self.config, self.run, self.corpus, self.world = config, run, parts.corpus, parts.world
         self.train_step = TrainStep(parts, config, self.world.device(config.device), dtype)
         self.tokens_per_step = self.train_step.batch_size * self.train_step.context
-        self.budget = Budget(config, planned_steps(config, len(self.corpus.train)))
+        evaluated = min(config.eval_tokens, max(1, len(self.corpus.validation)))
+        self.budget = Budget(config.replace(eval_tokens=evaluated), planned_steps(config, len(self.corpus.train)))
         self.clock = Clock(control, self.world)
         self.evaluator = Evaluator(parts.model, self.corpus, config, dtype, self.world, whole_text=evaluates_whole_text)
         state = TrainingState(self.train_step, self.corpus.fingerprint)
@@ -207,7 +208,7 @@ class Trainer:
         try:
             with self.world.translate_errors():
                 yield from self.checkpointer.take_notices(self.progress.step)
-                yield from self._unscored_steps()
+                yield from self._take_notices()
                 yield from self._compile()
                 try:
                     end = yield from self._train()
@@ -220,10 +221,10 @@ class Trainer:
                     yield self._finish(end)
                 if self.checkpointer.failure is not None:
                     raise self.checkpointer.failure
-                if end is not None and self._has_diverged():
+                if end is not None and (loss := self.evaluation.last_loss) is not None and self._has_diverged():
                     raise RunDivergedError(
-                        f"training diverged: the validation loss rose to {self.evaluation.last_loss:.4g} nats per "
-                        "token, more than a uniform guess, and was never below that of step 0",
+                        f"training diverged: the validation loss rose to {shown_loss(loss)} nats per token, "
+                        "more than a uniform guess, and was never below that of step 0",
                         self._advice,
                     )
         except RunDivergedError as error:
@@ -280,9 +281,12 @@ class Trainer:
         )
         progress.count_step(self.tokens_per_step)
         self.clock.update(progress)
-        notices, self.train_step.notices = self.train_step.notices, []
-        yield from (Notice(progress.step, text) for text in notices)
+        yield from self._take_notices()
         yield from self._record(results)
+
+    def _take_notices(self) -> Iterator[Event]:
+        notices, self.train_step.notices = self.train_step.notices, []
+        yield from (Notice(self.progress.step, text) for text in notices)
 
     def _pending_results(self) -> Iterator[Event]:
         """Waits for the results of the last steps."""
@@ -402,19 +406,6 @@ class Trainer:
 
     # Start and end.
 
-    def _unscored_steps(self) -> Iterator[Event]:
-        """Says so if steps will score no token, which change nothing."""
-        context, size = self.train_step.context, self.train_step.batch_size
-        tokens, windows = self.corpus.scored_shares(self.config.scored_role, context)
-        unscored = (1 - windows) ** size
-        if unscored > _UNSCORED_STEPS:
-            yield Notice(
-                self.progress.step,
-                f"the loss includes {tokens:.1%} of the training tokens; {1 - windows:.0%} of the windows of {context} "
-                f"tokens have none of them, so about {unscored:.1%} of the steps change nothing; raise "
-                f"--context-length, now {context}, or --batch-size, now {size}",
-            )
-
     def _compile(self) -> Iterator[Event]:
         """Compiles the forward pass if the settings ask for it; if that fails, reports it and continues without."""
         if not self.config.compiles(self.train_step.device.type, sharded=self.world.is_sharded):
@@ -443,10 +434,7 @@ class Trainer:
     def _finish(self, reason: EndReason) -> Finished:
         """Evaluates the best weights, which it loads, or without a run the last."""
         progress, is_saving = self.progress, self.checkpointer.is_saving
-        is_best = progress.evaluation.is_best and progress.evaluation.step == progress.step
-        if is_saving and not is_best:
-            self.checkpointer.load_best()
-        measured = self.evaluator.evaluate_finally()
+        measured = self.evaluation.evaluate_finally(progress)
         self.clock.synchronize(progress)
         finished = Finished(
             step=progress.step,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from minigpt.errors import TrainingError
+from minigpt.units import shown_loss
 
 _NEWEST_WEIGHT = 0.03  # of the newest loss in the running mean and variance
 _MIN_LOSSES = 100  # before the variance is meaningful
@@ -74,9 +75,8 @@ class SpikeDetector:
         """
         is_far = loss > _FAR_ABOVE * max(self.uniform_loss, lowest or loss)
         if self.threshold and is_far and self.statistics[0] > self.uniform_loss:
-            raise DivergedError(
-                f"the validation loss is {loss:.4g}, far above the {self.uniform_loss:.4g} of a uniform guess"
-            )
+            value, uniform = shown_loss(loss), shown_loss(self.uniform_loss)
+            raise DivergedError(f"the validation loss is {value}, far above the {uniform} of a uniform guess")
 
     def ends_diverged(self, loss: float | None, lowest: float | None) -> bool:
         """Whether the last validation loss is above that of a uniform guess and above the `lowest` of the run.

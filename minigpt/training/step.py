@@ -17,6 +17,7 @@ from minigpt.training.memory import checkpoint_blocks, is_out_of_memory
 from minigpt.training.spike_detection import DivergedError, SpikeDetector
 from minigpt.training.step_parts import MicroBatch, StepParts
 from minigpt.training.world import full_tensor, to_local
+from minigpt.units import shown_loss
 
 _SKIPS_OF_DIVERGENCE = 5  # skipped steps in a row that mean that training has diverged
 
@@ -45,8 +46,8 @@ class StepResult:
     def skip_reason(self) -> str:
         """Why the step was skipped, for the user."""
         if math.isfinite(self.loss) and math.isfinite(self.gradient_norm):
-            return f"loss {self.loss:.4g} is far above the recent losses"
-        return f"loss {self.loss:.4g}, gradient norm {self.gradient_norm:.4g}"
+            return f"loss {shown_loss(self.loss)} is far above the recent losses"
+        return f"loss {shown_loss(self.loss)}, gradient norm {self.gradient_norm:.4g}"
 
     def check_divergence(self, consecutive_skips: int) -> None:
         """Raises DivergedError if too many steps in a row were skipped, or if float16 overflows at every loss scale.
@@ -58,8 +59,8 @@ class StepResult:
             raise DivergedError(f"float16 gradients overflow at every loss scale, now {self.loss_scale:g}")
         if consecutive_skips >= _SKIPS_OF_DIVERGENCE:
             raise DivergedError(
-                f"loss {self.loss:.4g}, gradient norm {self.gradient_norm:.4g}; {_SKIPS_OF_DIVERGENCE} steps in a row "
-                f"were skipped at learning rate {self.learning_rate:.3g}"
+                f"loss {shown_loss(self.loss)}, gradient norm {self.gradient_norm:.4g}; {_SKIPS_OF_DIVERGENCE} steps "
+                f"in a row were skipped at learning rate {self.learning_rate:.3g}"
             )
 
 
@@ -81,7 +82,7 @@ class TrainStep:
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.loss_scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
         self.spike_detector = SpikeDetector(config.spike_threshold, self.model.config.vocab_size, device)
-        self.notices: list[str] = []
+        self.notices = parts.notices
         self._updates = 0
         self._pending: deque[tuple[int, float, Tensor, torch.cuda.Event | None]] = deque()
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -85,7 +85,7 @@ class StepParts:
     Each is called as `change(parts, config, given)`. `given` has the arguments of `train()` that the spine does not
     know, by name, of which a function removes its own. `context` makes a context for each step, before which the
     optimizers' groups get the learning rate ("lr"): that of the settings' schedule, or `learning_rate` of the steps
-    taken and the progress. A run is resumed only if the same is `given`, by name.
+    taken and the progress. A run is resumed only if the same is `given`, by name. `notices` are for the user.
     """
 
     model: GPT
@@ -97,6 +97,7 @@ class StepParts:
     context: Callable[[], AbstractContextManager[object]] = nullcontext
     learning_rate: Callable[[int, float], float] | None = None
     given: str = ""
+    notices: list[str] = field(default_factory=list)
 
 
 def build_step_parts(

@@ -43,10 +43,10 @@ def test_the_result_is_judged_by_the_final_evaluation_and_the_log_gives_the_step
     )
     assert (
         result_text(descent, BASELINES, finished(2.55, 30))
-        == "beats bytes (since step 10) and gzip (since step 20); not yet xz (2.50)"
+        == "beats bytes (since step 10) and gzip (since step 20); not yet xz (2.5000)"
     )
     assert result_text(log(5.0, 2.4), BASELINES, finished(2.55, 10)) == (
-        "beats bytes (since step 10) and gzip (since step 10); not yet xz (2.50)"
+        "beats bytes (since step 10) and gzip (since step 10); not yet xz (2.5000)"
     )
 
 
@@ -58,7 +58,7 @@ def test_the_best_weights_are_judged_not_the_last_ones() -> None:
 
 
 def test_a_baseline_that_the_untrained_model_beats_is_not_named() -> None:
-    assert result_text(log(3.4, 2.9), BASELINES, finished(2.9, 10)) == "beats gzip (since step 10); not yet xz (2.50)"
+    assert result_text(log(3.4, 2.9), BASELINES, finished(2.9, 10)) == "beats gzip (since step 10); not yet xz (2.5000)"
     assert result_text(log(2.0, 1.9), BASELINES, finished(1.9, 10)) is None
 
 
@@ -71,8 +71,8 @@ def test_a_baseline_that_saw_part_of_the_text_is_named_so_and_never_beaten() -> 
     assert [one.name for one in unbeaten_baselines(BASELINES, [])] == ["bytes", "gzip", "xz"]
     text = targets_text(unbeaten_baselines(BASELINES, log(3.4)), BASELINES)
     assert text == (
-        "baselines to beat, in bits per byte of the held-out text: gzip 3.00, xz 2.50\n"
-        "not comparable, because they saw only part of the text: 5-gram (trained on 66 B) 2.20"
+        "baselines to beat, in bits per byte of the held-out text: gzip 3.0000, xz 2.5000\n"
+        "not comparable, because they saw only part of the text: 5-gram (trained on 66 B) 2.2000"
     )
     assert "5-gram" not in str(result_text(log(5.0, 1.0), BASELINES, finished(1.0, 10)))
     assert targets_text([], BASELINES[:3]) is None

@@ -29,8 +29,9 @@ def test_the_dtype_on_a_cpu_is_measured_printed_and_recorded_unless_it_is_given(
     command = ["train", "fox.txt", *tiny[:at], *tiny[at + 2 :], *flags]
     result = run(*command)
     assert result.exit_code == 0, result.output
-    assert expected in result.stderr
-    assert RunFolder.open(here / "checkpoints/fox").record.training.dtype == dtype
+    record = RunFolder.open(here / "checkpoints/fox").record
+    assert ["device", expected, "--device --dtype"] in record.other["plan"]
+    assert record.training.dtype == dtype
     # A resumed run keeps its dtype, whichever is faster on this machine.
     monkeypatch.setattr("minigpt.device.multiplies_bfloat16_faster", lambda: not natively)
     assert run(*command, "--resume", "--steps", "7").exit_code == 0

@@ -67,7 +67,9 @@ def texts(steps: list[NextStep]) -> str:
 def test_a_run_that_was_still_improving_continues_with_a_range_of_what_to_expect(jobs: Any) -> None:
     job = jobs(FALLING)
     found = next_steps(job)
-    assert found[0].text == "still improving at the end: 2.20 to 2.00 bits per byte in the last quarter of the steps"
+    assert (
+        found[0].text == "still improving at the end: 2.2000 to 2.0000 bits per byte in the last quarter of the steps"
+    )
     assert found[1].text.startswith("continue to 8 minutes in total; 4 of 5 such runs end at 1.")
     assert commands(found)[0] == f"train --resume --name {job.run.directory.name} --minutes 8"
 
@@ -112,7 +114,7 @@ def test_the_longer_length_is_in_the_unit_of_the_run(jobs: Any, length: dict[str
 def test_a_run_that_got_worse_needs_more_text_or_dropout(jobs: Any) -> None:
     found = next_steps(jobs(RISING))
     assert found[0].text == (
-        "validation got worse after step 150: 2.00 to 2.10 bits per byte; the best weights are kept"
+        "validation got worse after step 150: 2.0000 to 2.1000 bits per byte; the best weights are kept"
     )
     assert commands(found)[:2] == ["train text.txt MORE_TEXT", "train text.txt --dropout 0.2"]
     assert "continue" not in texts(found)
@@ -163,8 +165,8 @@ def test_a_run_that_stopped_early_may_have_improved_in_its_last_quarter(jobs: An
     job = jobs(FALLING, reason="early stop")
     found = next_steps(job)
     assert found[0].text == (
-        "validation stopped improving, so the run ended early: 2.20 to 2.00 bits per byte in the last quarter of the "
-        "steps, while the learning rate decayed; more minutes alone will not help"
+        "validation stopped improving, so the run ended early: 2.2000 to 2.0000 bits per byte in the last quarter of "
+        "the steps, while the learning rate decayed; more minutes alone will not help"
     )
     assert commands(found)[0] == "train text.txt MORE_TEXT"
     constant = replace(job, config=job.config.replace(schedule="constant"))
@@ -236,9 +238,65 @@ def test_too_high_a_learning_rate_is_named_before_more_text(jobs: Any) -> None:
     assert commands(found)[:2] == ["train text.txt --minutes 2", "train text.txt MORE_TEXT"]
 
 
-def test_a_run_without_a_result_or_with_few_evaluations_proposes_nothing(jobs: Any) -> None:
-    assert next_steps(jobs(FALLING[-3:])) == []
+def test_a_run_without_a_result_proposes_nothing(jobs: Any) -> None:
     assert next_steps(jobs(FALLING, result=None)) == []
+    assert next_steps(jobs(FALLING, result=Result(step=0, reason="length"))) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "times", "longer"),
+    [(10, "21% of it once", True), (150, "all of it 3.2 times", True), (300, "all of it 6.4 times", False)],
+)
+@pytest.mark.parametrize("bits", [2.2, None])
+def test_without_a_trend_the_passes_over_the_text_decide(
+    jobs: Any, steps: int, times: str, longer: bool, bits: float | None
+) -> None:
+    job = jobs([3.0, 2.2], result=Result(step=steps, reason="length", best_step=steps, bits_per_byte=bits))
+    found = next_steps(job)
+    assert found[0].text.startswith(f"the training text has 48.1 kB, and the run has read {times}: ")
+    if longer:
+        assert found[0].text.endswith("training longer helps most")
+        assert found[1].text.startswith("continue to 8 minutes in total")
+        assert commands(found)[0] == f"train --resume --name {job.run.directory.name} --minutes 8"
+    else:
+        assert commands(found)[0] == "train text.txt MORE_TEXT"
+    assert commands(found)[-1].endswith("--from gpt2 --epochs 3")
+
+
+def test_without_a_trend_a_run_that_stopped_early_is_not_continued(jobs: Any) -> None:
+    result = Result(step=10, reason="early stop", best_step=10, bits_per_byte=2.2)
+    found = next_steps(jobs([3.0, 2.2], result=result))
+    assert commands(found)[0] == "train text.txt MORE_TEXT"
+    assert "continue" not in texts(found)
+
+
+@pytest.mark.parametrize(
+    ("preset", "layers", "steps", "proposed"),
+    [
+        ("micro", 4, 10, "--minutes 2 --preset nano"),  # 16 parameters per byte
+        ("nano", 4, 300, None),  # nothing is smaller
+        ("nano", 1, 300, "--minutes 2 --preset micro"),
+        ("nano", 1, 10, None),  # the text is not learned yet
+        ("fine-tuned", 4, 300, None),
+        (None, 4, 300, None),
+    ],
+)
+def test_without_a_trend_another_size_of_the_model_is_proposed(
+    jobs: Any, preset: str | None, layers: int, steps: int, proposed: str | None
+) -> None:
+    result = Result(step=steps, reason="length", best_step=steps, bits_per_byte=2.2)
+    job = jobs([3.0, 2.2], preset=preset, result=result)
+    if layers == 1:
+        job = replace(job, model=GPT(job.model.config.replace(n_layer=1, n_embd=16)))
+    sizes = [command for command in commands(next_steps(job)) if "--preset" in command]
+    assert sizes == ([] if proposed is None else [f"train text.txt {proposed}"])
+
+
+def test_without_a_trend_a_text_from_a_pipe_is_in_no_command(jobs: Any) -> None:
+    result = Result(step=300, reason="length", best_step=300, bits_per_byte=2.2)
+    found = next_steps(jobs([2.2], sources=("-",), preset="micro", result=result))
+    assert [step.text.partition(": ")[2] for step in found] == ["more text of the same kind helps most"]
+    assert commands(found) == []
 
 
 @pytest.mark.parametrize(

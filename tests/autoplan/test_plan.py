@@ -160,6 +160,15 @@ def test_the_sample_is_a_part_of_the_arithmetic_of_training_and_of_no_evaluation
     assert eval_tokens(4e6, shape, sampled) < 0.5 * eval_tokens(4e6, shape, exact)
 
 
+@pytest.mark.parametrize(
+    ("seen", "tokens"),
+    [(1e4, 1024), (2e5, 2250), (3e5, 3375), (5e5, 4096), (9e5, 4096), (4e6, 18_000), (1e9, 200_000)],
+)
+def test_a_short_run_has_fewer_evaluations_of_at_least_1024_tokens(seen: float, tokens: int) -> None:
+    """A long one has twenty, of 0.0045 tokens for each that it trains on."""
+    assert eval_tokens(seen, PRESETS["nano"].replace(vocab_size=512), TrainConfig(context_length=64)) == tokens
+
+
 def test_given_settings_are_kept() -> None:
     given = {
         "n_embd": 64,

@@ -36,8 +36,8 @@ def test_the_baselines_to_beat_are_printed_after_the_first_evaluation() -> None:
     assert "step      0" in first
     assert "beats" not in first
     # Without bytes: the first evaluation, 3.4, is already below it.
-    assert to_beat == "baselines to beat, in bits per byte of the held-out text: gzip 3.00"
-    assert partial.endswith("xz of old (trained on 9 B) 2.00")
+    assert to_beat == "baselines to beat, in bits per byte of the held-out text: gzip 3.0000"
+    assert partial.endswith("xz of old (trained on 9 B) 2.0000")
     assert second.endswith("now beats gzip")
     assert "beats" not in third
 
@@ -45,7 +45,7 @@ def test_the_baselines_to_beat_are_printed_after_the_first_evaluation() -> None:
 def test_a_baseline_beaten_before_a_resume_is_not_announced_again() -> None:
     evaluations = [{"step": 0, "bits_per_byte": 5.0}, {"step": 10, "bits_per_byte": 4.0}]
     to_beat, _, first, second = printed(4.1, 2.9, log=[{"step": 1, "loss": 1.0}, *evaluations])
-    assert to_beat == "baselines to beat, in bits per byte of the held-out text: gzip 3.00"
+    assert to_beat == "baselines to beat, in bits per byte of the held-out text: gzip 3.0000"
     assert "beats" not in first
     assert second.endswith("now beats gzip")
 

@@ -8,6 +8,7 @@ from builders import new_model, new_run
 
 from minigpt.reports.run_report import report_page
 from minigpt.storage.run import Run
+from minigpt.storage.run_record import Result
 
 HOSTILE = "</script><script>alert(1)</script><b>x</b>"
 PASSAGE = [104, 105, 10, 60, 98, 62]
@@ -82,7 +83,7 @@ def test_the_page_opens_without_errors_and_text_of_the_run_is_not_part_of_it(ope
 
 
 def test_the_page_begins_with_how_good_the_model_is_and_ends_with_the_folded_record(opened: Any) -> None:
-    assert opened.ask("document.querySelector('.figure').textContent") == f"{loss(40) / 2:.2f} bits per byte"
+    assert opened.ask("document.querySelector('.figure').textContent") == f"{loss(40) / 2:.4f} bits per byte"
     assert opened.ask("document.querySelector('.verdict').textContent") == "Better than xz."
     rows = "[...document.querySelectorAll('.methods li')].map(e => e.querySelector('.name').textContent)"
     assert opened.ask(rows) == ["this model", "xz"]
@@ -93,14 +94,29 @@ def test_the_page_begins_with_how_good_the_model_is_and_ends_with_the_folded_rec
     assert opened.ask("document.querySelector('.record').getBoundingClientRect().height") > 0
 
 
+def test_the_page_has_the_advice_of_a_finished_run_and_its_plan_as_text(browser: Any, tmp_path: Path) -> None:
+    run = save_run(tmp_path / "fox")
+    steps = {"after": 40, "steps": [{"text": f"continue {HOSTILE}", "commands": ["minigpt train 'a.txt'"]}]}
+    plan = [["model", f"nano {HOSTILE}", "--preset"], ["", "4 layers", ""]]
+    run.update(result=Result(step=40, reason="length"), other={"next_steps": steps, "plan": plan})
+    path = tmp_path / "page.html"
+    path.write_text(report_page([run.directory]), encoding="utf-8")
+    browser.open(path)
+    assert browser.ask("document.querySelector('.advice p').textContent") == f"continue {HOSTILE}"
+    assert browser.ask("document.querySelector('.advice code').textContent") == "minigpt train 'a.txt'"
+    rows = "[...document.querySelectorAll('.record tr')].map(e => e.textContent)"
+    assert f"modelnano {HOSTILE} (--preset); 4 layers" in browser.ask(rows)
+    assert browser.errors == []
+
+
 def test_the_mouse_over_a_curve_shows_the_step_and_every_value_there(opened: Any) -> None:
     ratio = (loss(40) / 2) / (loss(40) + 0.5)
     for step in (1, 20, 40):
         point_at(opened, (step - 1) / 39)
         text = readout(opened)
-        assert text.startswith(f"step {step}training {loss(step) * ratio:.3f} bits per byte, {loss(step):.3f} nats")
+        assert text.startswith(f"step {step}training {loss(step) * ratio:.4f} bits per byte, {loss(step):.4f} nats")
         evaluated = min((10, 20, 30, 40), key=lambda other: abs(other - step))
-        assert f"validation {loss(evaluated) / 2:.3f} bits per byte" in text
+        assert f"validation {loss(evaluated) / 2:.4f} bits per byte" in text
         assert ("(step 10)" in text) == (step == 1)
     point_at(opened, 9 / 39, place=1)
     assert readout(opened, 1) == "step 100.1"  # the chart's title names it
@@ -163,7 +179,7 @@ def test_two_runs_share_the_charts_and_their_differences_are_marked(browser: Any
     point_at(browser, 1.0)
     text = readout(browser)
     for name, slope in (("fox", 1.0), ("cat", 2.0)):
-        assert f"{name}, validation {loss(40, slope) / 2:.3f} bits per byte" in text
+        assert f"{name}, validation {loss(40, slope) / 2:.4f} bits per byte" in text
     assert browser.ask("[...document.querySelectorAll('.differs th')].map(e => e.textContent)") == ["weight decay"]
     levels = "[...document.querySelectorAll('svg.chart')][0].querySelectorAll('.level').length"
     assert browser.ask(levels) == 1  # both runs' baseline is the same

@@ -14,6 +14,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from minigpt.chat_logs.chat_corpus import ChatCorpus, sample_prompt
+from minigpt.chat_logs.step_parts import scored_shares
 from minigpt.chat_logs.transcript import CHAT_TEMPLATE, speaker_number
 from minigpt.cli.app import app
 from minigpt.config import TrainConfig
@@ -116,6 +117,9 @@ class Unscored:
     def scores_all(self, _: str) -> bool:
         return False
 
+    def scored(self, *_: object) -> None:
+        return None
+
     def batch(self, *_: object) -> tuple[Tensor, Tensor]:
         return torch.zeros(6, 12, dtype=torch.long), torch.full((6, 12), -100)
 
@@ -184,8 +188,8 @@ def test_one_notice_says_that_steps_will_score_no_token(
     row = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "Yes"}]  # 24 tokens, 6 of them scored
     (tmp_path / "log.jsonl").write_text(f"{json.dumps(row)}\n" * 50)
     corpus = Corpus.build(tmp_path / "log.jsonl", "bytes", cache=tmp_path, validation_fraction=0)
-    assert corpus.scored_shares("assistant", 12) == (0.25, 0.5)
-    assert corpus.scored_shares("all", 12) == (1, 1)
+    assert scored_shares(corpus, "assistant", 12) == (0.25, 0.5)
+    assert scored_shares(corpus, "all", 12) == (1, 1)
     config = settings(context_length=context, batch_size=batch_size, steps=2)
     model = new_model(vocab_size=257, n_positions=32)
     notices = [event.text for event in train(model, corpus, config) if isinstance(event, Notice)]
@@ -296,7 +300,7 @@ def test_the_command_says_what_is_scored_and_compares_it_with_nothing_else(
     assert "of the assistant's turns only" in result.stdout
     assert "bits per byte of the assistant's turns only  best so far" in result.stderr
     assert "baselines" not in result.output
-    assert "--loss-on" in result.stderr  # in the plan
+    assert "held out to measure on; loss of the assistant's turns only" in result.stderr  # in the plan
     assert result.stdout.strip().endswith("minigpt chat log")
     record = json.loads(Path("checkpoints/log/training.json").read_text())
     assert record["training"]["loss_on"] == "assistant"

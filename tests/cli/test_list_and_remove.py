@@ -45,7 +45,7 @@ def test_runs_are_listed_with_their_figures_the_newest_first(run: Any) -> None:
     assert "jane" not in shown
     name, *rest = older.split()
     assert name == "older"
-    for figure in ("fox.txt", "1.5", "1.843", "kB"):
+    for figure in ("fox.txt", "1.5", "1.8434", "kB"):
         assert figure in rest
     assert "/home" not in shown
 

@@ -21,13 +21,25 @@ from minigpt.storage.run import Run as RunFolder
 from minigpt.storage.run_record import CorpusRecord
 
 
-def test_a_text_without_options_is_planned_and_the_plan_names_the_options(
+def test_a_text_without_options_is_planned_in_five_lines_and_the_whole_plan_names_the_options(
     run: Any, here: Path, loss_curves: None
 ) -> None:
+    whole = run("train", "fox.txt", "--steps", "2", "--plan")
+    for flag in ("--tokenizer", "--preset", "--n-layer", "--context-length", "--batch-size", "--learning-rate"):
+        assert flag in whole.stdout
     result = run("train", "fox.txt", "--steps", "2")
     assert result.exit_code == 0, result.output
-    for flag in ("--tokenizer", "--preset", "--n-layer", "--context-length", "--batch-size", "--learning-rate"):
-        assert flag in result.stderr
+    lines = result.stderr.splitlines()
+    assert [line.split("  ")[0] for line in lines[:5]] == ["text", "model", "time", "expected", "all settings"]
+    assert lines[0].split() == ["text", "2.4", "kB,", "and", "267", "bytes", "held", "out", "to", "measure", "on"]
+    assert re.fullmatch(r"time +2 steps, done at \d\d:\d\d:\d\d; .* epochs *", lines[2])
+    assert lines[4].split() == ["all", "settings", "--plan;", "the", "run", "is", "saved", "in", "checkpoints/fox"]
+    assert "--learning-rate" not in result.stderr
+    done = result.stdout.splitlines()
+    assert done[0].strip() == "done"
+    assert re.fullmatch(r"(Better than|Between|Not yet better than) .*\.", done[1].strip())
+    assert re.match(r"\d\.\d{4} bits per byte: its predictions would ", done[2])
+    assert "docs/tutorials/first-model.md" in result.stdout
     assert {path.name for path in (here / "checkpoints" / "fox").iterdir()} >= {
         "config.json", "model.safetensors", "generation_config.json", "tokenizer.json", "training.json", "log.jsonl",
         "last", "loss.png",
@@ -195,10 +207,10 @@ def test_fine_tuning_starts_from_the_weights_and_tokenizer_of_the_other_model(
     run("train", "fox.txt", *tiny, "--tokenizer", "chars", "--steps", "60", "--learning-rate", "0.02")
     tuned = run("train", "fox.txt", "--from", "fox", "--steps", "2", "--name", "tuned", "--device", "cpu")
     assert tuned.exit_code == 0, tuned.stderr
-    plan = tuned.stderr.partition("bits per byte")[0]
+    record = json.loads((here / "checkpoints/tuned/training.json").read_text())
+    plan = " ".join(options for _, _, options in record["plan"])
     assert "--from" in plan
     assert not any(flag in plan for flag in ("--preset", "--tokenizer", "--n-layer"))  # which would be refused
-    record = json.loads((here / "checkpoints/tuned/training.json").read_text())
     assert record["tokenizer"] == "chars"
     assert record["from"] == "checkpoints/fox"
     first = next(line for line in RunFolder.open(here / "checkpoints/tuned").read_log() if "validation_loss" in line)

@@ -204,4 +204,4 @@ def test_in_a_narrow_terminal_no_number_is_cut(run: Any, sea: Path, monkeypatch:
     figures = table[next(number for number, line in enumerate(table) if line.startswith("baselines")) :]
     for name in ("bytes", "words", "gzip", "xz", "xz alone", "5-gram", "7-gram"):
         row = next(line for line in figures if line.split("  ")[0].strip() == name)
-        assert re.search(r"\d\.\d{3} ", row)
+        assert re.search(r"\d\.\d{4} ", row)

@@ -258,7 +258,8 @@ def test_the_command_line_says_both_phases_and_what_is_kept(here: Path) -> None:
     assert result.exit_code == 0, result.output
     printed = " ".join(result.output.split())
     assert "trains a teacher for 0:0" in printed
-    assert re.search(r"softmax about 50 of [\d,]+ tokens, sampled in each training step --sampled-softmax", printed)
+    (softmax,) = [row for row in Run.open(here / "checkpoints" / "fox").record.other["plan"] if row[0] == "softmax"]
+    assert re.fullmatch(r"about 50 of [\d,]+ tokens, sampled in each training step", softmax[1])
     figures = r"the teacher is trained \(3 steps in [\d:]+, [\d.]+ bits per byte on [\d,]+ held-out tokens\)"
     assert re.search(figures, printed)
     assert "in last/ and teacher/ for --resume" in printed

@@ -155,11 +155,11 @@ def test_ctrl_c_keeps_what_the_model_wrote(
     model_says(" abcdef\nU", " next\nU")
     session = new_session()
 
-    def write(text: str, end: str = "") -> None:
+    def write(text: str) -> None:
         if text == "d":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(session_module, "write", write)
+    monkeypatch.setattr(session_module, "prose", lambda: write)
     session.run(iter(["Hi"]))
     assert session.messages[-1] == Message("assistant", "abc")
     assert "[stopped]" in capsys.readouterr().err
@@ -184,7 +184,7 @@ def test_ctrl_c_before_the_answer_keeps_the_old_one(
     session.run(iter(["first"]))
     before = session.messages[:]
     with monkeypatch.context() as stopped:
-        stopped.setattr(session_module, "write", raise_interrupt)
+        stopped.setattr(session_module, "prose", lambda: raise_interrupt)
         session.run(iter(["/retry"]))
         assert session.messages == before
         session.run(iter(["second"]))
@@ -233,12 +233,12 @@ def test_an_answer_that_fills_the_context_says_that_the_model_no_longer_read_all
     assert capsys.readouterr().err.count(full) == 1
     written: list[str] = []
 
-    def write(text: str, end: str = "") -> None:
+    def write(text: str) -> None:
         written.append(text)
         if len(written) == 60:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(session_module, "write", write)
+    monkeypatch.setattr(session_module, "prose", lambda: write)
     session.run(iter(["/retry"]))
     assert full in capsys.readouterr().err.split("[stopped]")[1]
 

@@ -132,12 +132,12 @@ def test_ctrl_c_stops_the_model_and_keeps_what_it_wrote(monkeypatch: pytest.Monk
     session = new_session()
     shown: list[str] = []
 
-    def write(text: str, end: str = "") -> None:
+    def write(text: str) -> None:
         shown.append(text)
         if len(shown) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(session_module, "write", write)
+    monkeypatch.setattr(session_module, "prose", lambda: write)
     session.run(iter(["Once"]))
     assert session.text == "Once" + "".join(shown[:2])
     session.run(iter(["/continue"]))
@@ -149,12 +149,12 @@ def test_ctrl_c_in_a_command_or_at_the_end_of_a_turn_does_not_end_the_session(
 ) -> None:
     session = new_session()
 
-    def write(_: str, end: str = "\n") -> None:
-        if end:
+    def write(text: str) -> None:
+        if text == "" or (text.startswith("Once") and text.endswith("\n")):  # the end of a turn, and /show
             signals._raise(2, None)
 
     monkeypatch.setattr(session_module, "write", write)
-    monkeypatch.setattr("minigpt.interactive.session.write", write)
+    monkeypatch.setattr(session_module, "prose", lambda: write)
     session.run(iter(["Once", "/show", "more"]))
     assert [typed for typed, _ in session.turns] == ["Once", "\nmore"]
     assert capsys.readouterr().err.splitlines().count(" [stopped]") == 3
@@ -169,7 +169,7 @@ def test_a_retry_that_is_stopped_before_its_first_word_keeps_the_old_text(monkey
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session_module, "write", stop)
+    monkeypatch.setattr(session_module, "prose", lambda: stop)
     session.run(iter(["/retry"]))
     assert session.text == before
 

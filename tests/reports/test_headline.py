@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from minigpt.reports.headline import Method, headline, spoken_duration, verdict
+from minigpt.baselines.verdict import Method, verdict
+from minigpt.reports.headline import headline, spoken_duration
 from minigpt.storage.run_record import RunRecord
 
 SIZES = {"train_bytes": 900, "validation_bytes": 100}

@@ -127,6 +127,7 @@ def test_a_run_of_python_is_the_run_of_the_command_line_bit_for_bit(here: Path) 
     records = [json.loads((folder / "training.json").read_text()) for folder in folders]
     for record in records:
         del record["started"], record["number"], record["result"]["seconds"]
+        record["plan"] = [row[0] for row in record["plan"]]  # with the time at which the run would end
     assert records[0] == records[1]
     names = [{path.name for path in folder.iterdir()} for folder in folders]
     assert names[0] == names[1]
@@ -309,7 +310,14 @@ def test_show_draws_what_the_command_line_draws_and_returns_the_last_event(
     finished = minigpt.show(minigpt.fit("fox.txt", report=False, **SETTINGS))
     assert isinstance(finished, minigpt.Finished)
     printed = capsys.readouterr().err
-    for text in ("checkpoints/fox", "--learning-rate", "validation loss", "best so far, saved", "sample at step 6"):
+    for text in (
+        "checkpoints/fox",
+        "all settings",
+        "--plan",
+        "validation loss",
+        "best so far, saved",
+        "sample at step 6",
+    ):
         assert text in printed
     assert minigpt.show(iter(())) is None
 

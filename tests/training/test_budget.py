@@ -1,6 +1,7 @@
 """The time left in a budget, and the end of a run that cooled down early."""
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -54,6 +55,60 @@ def test_shortly_before_the_last_evaluation_there_is_no_other(seconds: float, is
     assert Budget(TrainConfig(minutes=10), None).evaluation_is_due(progress) == is_due
     at_the_end = Progress(step=2742, seconds=588.0, evaluation=progress.evaluation, budget=progress.budget)
     assert Budget(TrainConfig(minutes=10), None).evaluation_is_due(at_the_end)
+
+
+def evaluations(config: TrainConfig, total_steps: int | None, evaluation: float, step: float) -> list[int]:
+    """The steps at which a run evaluates whose evaluations and steps take so many seconds, and the last step."""
+    budget, progress, found = Budget(config, total_steps), Progress(seconds=9.0), []
+    while True:
+        if budget.evaluation_is_due(progress):
+            found.append(progress.step)
+            started = progress.seconds
+            progress.seconds += evaluation
+            progress.record_evaluation(1.0, is_best=True, started=started)
+            progress.reserve_closing_time(evaluation)
+        if budget.is_spent(progress):
+            return found
+        progress.count_step(1024)
+        progress.seconds += step
+
+
+@pytest.mark.parametrize("minutes", [1, 2, 5, 60])
+@pytest.mark.parametrize(("evaluation", "step"), [(0.01, 0.05), (0.5, 0.5), (0.6, 2.0), (1.0, 0.5)])
+def test_a_run_of_a_minute_or_more_has_at_least_six_evaluations_that_take_a_fifth_at_most(
+    minutes: float, evaluation: float, step: float
+) -> None:
+    found = evaluations(TrainConfig(minutes=minutes), None, evaluation, step)
+    assert 7 <= len(found) <= 22  # that of the untrained model too
+    assert len(found) * evaluation <= 0.2 * found[-1] * step  # of the time of the steps
+    if evaluation < 1 / 600 * 60 * minutes:
+        assert len(found) >= 17  # there is time for as many as usual
+
+
+def test_after_an_evaluation_that_takes_long_training_takes_five_times_as_long() -> None:
+    found = evaluations(TrainConfig(minutes=2), None, 8.0, 0.5)
+    assert len(found) * 8.0 < 60
+    assert all(later - before >= 5 * 8.0 / 0.5 for before, later in pairwise(found[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("eval_tokens", "steps", "expected"),
+    [
+        (1024, 12, [0, 2, 4, 6, 8, 10, 12]),
+        (1024, 100, list(range(0, 101, 10))),
+        (1024, 400, list(range(0, 401, 20))),  # a third of a step each
+        (4096, 400, [*range(0, 400, 40), 400]),
+        (100_000, 400, [0, 163, 326, 400]),  # 33 steps each
+    ],
+)
+@pytest.mark.parametrize("seconds", [(0.1, 0.1), (40.0, 0.1)])
+def test_a_run_in_steps_evaluates_by_what_its_tokens_cost_and_not_by_the_clock(
+    eval_tokens: int, steps: int, expected: list[int], seconds: tuple[float, float]
+) -> None:
+    config = TrainConfig(steps=steps, batch_size=16, context_length=64, eval_tokens=eval_tokens)
+    assert evaluations(config, steps, *seconds) == expected
+    every = config.replace(eval_every=5)
+    assert evaluations(every, steps, *seconds) == sorted({*range(0, steps + 1, 5), steps})
 
 
 def test_weights_and_texts_without_an_evaluation_are_evaluated_at_once() -> None:

@@ -523,5 +523,5 @@ def test_a_high_validation_loss_is_a_divergence_only_where_the_training_loss_is_
     detector.check_validation_loss(50.0, 2.0)  # the model has memorized its training text
     detector.reset()
     detector.observe(torch.tensor(9.0), norm)
-    with pytest.raises(DivergedError, match=r"the validation loss is 50, far above the 5\.549 of a uniform guess"):
+    with pytest.raises(DivergedError, match=r"validation loss is 50\.0000, far above the 5\.5491 of a uniform guess"):
         detector.check_validation_loss(50.0, 2.0)

@@ -50,6 +50,10 @@ class Annotations:
         """The styled text of a sample, and lines below it; empty to draw it plainly."""
         return []
 
+    def verdict(self, result: Result) -> Iterable[str]:  # noqa: ARG002
+        """Sentences on the result, above its table."""
+        return ()
+
     def result_rows(self, result: Result) -> Mapping[str, str]:  # noqa: ARG002
         """Rows of the table of the result. One of the same name as another replaces it."""
         return {}

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from minigpt.cli.render.terminal import write
+from minigpt.cli.render.terminal import prose, write
 
 if TYPE_CHECKING:
     from minigpt.generation.streaming import Piece
@@ -63,14 +63,14 @@ class PlainOutput(Output):
         self._line_is_open = False
 
     def begin(self, prompt: str) -> None:
-        self._line_is_open = True
-        write(prompt, end="")
+        self._line_is_open, self._prose = True, prose()
+        self._prose(prompt)
 
     def add(self, piece: "Piece") -> None:
-        write(piece.text, end="")
+        self._prose(piece.text)
 
     def write(self, continuation: Continuation) -> None:
-        write(continuation.prompt + continuation.text)
+        prose()(continuation.prompt + continuation.text + "\n")
 
     def end(self) -> None:
         if self._line_is_open:

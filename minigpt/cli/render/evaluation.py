@@ -9,7 +9,7 @@ from minigpt.cli.render.result_table import ResultTable
 from minigpt.config import scored_text_of
 from minigpt.storage.run_log import replace_nonfinite
 from minigpt.tokenizer.display import visible
-from minigpt.units import count, shown_perplexity
+from minigpt.units import count, shown_loss, shown_perplexity
 
 if TYPE_CHECKING:
     from minigpt.evaluation.breakdown import Breakdown
@@ -64,7 +64,7 @@ class TextResult:
         whole, scored_text = self.parts.whole, scored_text_of(self.loss_on)
         scored = f"tokens {scored_text} are scored, each once" if scored_text else self.protocol
         rows = [
-            ("loss", f"{whole.loss:.4f}", "nats per token"),
+            ("loss", shown_loss(whole.loss), "nats per token"),
             ("perplexity", shown_perplexity(whole.perplexity), f"per token ({tokenizer})"),
             ("bits per byte", _number(whole.bits_per_byte), scored_text),
         ]
@@ -113,16 +113,16 @@ def _position_table(parts: "Breakdown") -> ResultTable:
     lowest = min(loss for _, loss, _ in ranges)
     span = max(loss for _, loss, _ in ranges) - lowest
     rows = [
-        (name, f"{loss:.4f}", f"{n_tokens:,}", "█" * round(_BAR * (loss - lowest) / span) if span else "")
+        (name, shown_loss(loss), f"{n_tokens:,}", "█" * round(_BAR * (loss - lowest) / span) if span else "")
         for name, loss, n_tokens in ranges
     ]
     notes = [
         "all positions of every window count, also of tokens that another window scores",
-        f"bars: loss above the lowest row, at most {span:.4f} nats",
+        f"bars: loss above the lowest row, at most {shown_loss(span)} nats",
     ]
     return ResultTable("loss by position in the window", ("tokens before", " loss", " tokens", ""), rows, notes)
 
 
 def _number(value: float) -> str:
     """The value with four decimals, or a dash for NaN."""
-    return "-" if math.isnan(value) else f"{value:.4f}"
+    return "-" if math.isnan(value) else shown_loss(value)

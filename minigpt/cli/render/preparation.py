@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from minigpt.cli.render.console import progress_bar, titled
+from minigpt.cli.render.console import facts, progress_bar, titled
 from minigpt.cli.signals import raise_lost_interrupt
 from minigpt.tokenizer.display import one_line
 
@@ -21,12 +21,12 @@ Result = TypeVar("Result")
 class PreparationDisplay(ExitStack):
     """Draws the events of a job before it trains: a spinner or a bar for each activity, lines for the rest.
 
-    The plan goes to `plan_to`, by default `out` as well.
+    The whole plan goes to `plan_to`, or its summary to `out`.
     """
 
     def __init__(self, out: Console, *, plan_to: Console | None = None) -> None:
         super().__init__()
-        self.out, self.plan_to = out, plan_to or out
+        self.out, self.plan_to = out, plan_to
         self._bar: Callable[[int, int], None] | None = None
 
     def follow(self, events: "Generator[Event, None, Result]") -> Result:
@@ -51,7 +51,8 @@ class PreparationDisplay(ExitStack):
             elif event.text:
                 self.enter_context(self.out.status(f"{event.text} …"))
         elif isinstance(event, Planned):
-            self.plan_to.print(plan_table(event.plan))
+            whole = self.plan_to is not None
+            (self.plan_to or self.out).print(plan_table(event.plan) if whole else facts("", event.plan.summary()))
         elif isinstance(event, Notice):
             self.out.print(one_line(event.text))
 

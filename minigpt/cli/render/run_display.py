@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
+from rich.text import Text
 
 from minigpt.cli.render.annotations import Annotations, Result
 from minigpt.cli.render.console import console, facts
@@ -12,8 +13,9 @@ from minigpt.runs.events import Event, Started
 from minigpt.runs.job import Job, Sink, stage_state
 from minigpt.storage.model_list import disk_bytes
 from minigpt.storage.run import Run
+from minigpt.tokenizer.display import one_line
 from minigpt.training.events import Finished
-from minigpt.units import duration, shown_perplexity, size
+from minigpt.units import duration, shown_loss, shown_perplexity, size
 
 _TITLES = {"early stop": "stopped early: the validation loss no longer improves", "diverged": "diverged"}
 
@@ -74,13 +76,17 @@ def print_result(job: Job, finished: Finished, display: TrainingDisplay, process
         scored, read = job.corpus.scored(job.config.scored_role), finished.validation_tokens
         n_scored = len(job.corpus.validation) - 1 if scored is None else int(scored[1:].sum())  # the first never is
         tokens = f"all {read:,} tokens" if read >= n_scored else f"{read:,} of {n_scored:,} tokens"
-        rows["validation loss"] = f"{finished.validation_loss:.4f} nats per token, {tokens}"
+        rows["validation loss"] = f"{shown_loss(finished.validation_loss)} nats per token, {tokens}"
         rows["perplexity"] = f"{shown_perplexity(perplexity(finished.validation_loss))} per token"
-        rows["bits per byte"] = f"{finished.bits_per_byte:.4f} {job.config.scored_text}".rstrip()
+        rows["bits per byte"] = f"{shown_loss(finished.bits_per_byte)} {job.config.scored_text}".rstrip()
+    out, result = console(stderr=False), Result(job, finished, speed, processes)
+    out.print(Text(_TITLES.get(finished.reason, "done"), style="bold"))
     for each in display.annotations:
-        rows |= each.result_rows(Result(job, finished, speed, processes))
+        rows |= each.result_rows(result)
+        for sentence in each.verdict(result):
+            out.print(one_line(sentence), soft_wrap=not out.is_terminal)
     rows["saved in"] = _saved(job.run)
-    console(stderr=False).print(facts(_TITLES.get(finished.reason, "done"), rows))
+    out.print(facts("", rows))
 
 
 def _saved(run: Run) -> str:

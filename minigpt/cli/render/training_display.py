@@ -4,26 +4,23 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from minigpt.cli.render.annotations import Annotations, annotations_of
+from minigpt.edges import provided
 from minigpt.tokenizer.display import one_line, visible
-from minigpt.units import duration, size
+from minigpt.units import duration, shown_loss
 
 if TYPE_CHECKING:
     from minigpt.runs.events import Event, Started
     from minigpt.training.events import Evaluation, Sample, Step
-
-STOPPING = "stopping: finishes this step, then saves; press Ctrl-C again to stop without saving"
-_BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 class TrainingDisplay:
@@ -48,8 +45,10 @@ class TrainingDisplay:
         self.recent: deque[float] = deque(maxlen=20)  # seconds of the last steps
         self.steps, self.training_seconds = 0, 0.0  # without evaluations and saves
         self.live: Live | None = None
-        if out.is_interactive or (out.is_jupyter and find_spec("ipywidgets") is not None):
-            self.live = Live(console=out, refresh_per_second=4, transient=True, get_renderable=self._panel)
+        panels = provided("panel")
+        if panels and (out.is_interactive or (out.is_jupyter and find_spec("ipywidgets") is not None)):
+            draw = partial(panels[0], self)
+            self.live = Live(console=out, refresh_per_second=4, transient=True, get_renderable=draw)
         self.next_line = 0.0
 
     def __enter__(self) -> Self:
@@ -97,22 +96,22 @@ class TrainingDisplay:
         if self.live is None and (event.progress >= self.next_line or event.step == 1):
             self.next_line = math.floor(event.progress * 50 + 1) / 50
             self.out.print(
-                f"step {self._of_total(event.step)}  loss {_loss_text(event)}  "
-                f"{self._tokens_per_second():,.0f} tokens/s  learning rate {event.learning_rate:.3g}  "
+                f"step {self.step_of_total(event.step)}  loss {loss_text(event)}  "
+                f"{self.tokens_per_second():,.0f} tokens/s  learning rate {event.learning_rate:.3g}  "
                 f"{duration(event.seconds_left)} left",
                 soft_wrap=True,
             )
 
-    def _of_total(self, step: int) -> str:
+    def step_of_total(self, step: int) -> str:
         return f"{step:,}" if self.total_steps is None else f"{step:,}/{self.total_steps:,}"
 
-    def _tokens_per_second(self) -> float:
+    def tokens_per_second(self) -> float:
         return len(self.recent) * self.tokens_per_step / sum(self.recent)
 
     def _evaluation(self, event: "Evaluation") -> None:
         self.last_evaluation = event
-        line = Text(f"step {event.step:>6,}  validation loss {event.validation_loss:.4f}  ")
-        line.append(f"{event.bits_per_byte:.4f} {self.bits_unit}")
+        line = Text(f"step {event.step:>6,}  validation loss {shown_loss(event.validation_loss)}  ")
+        line.append(f"{shown_loss(event.bits_per_byte)} {self.bits_unit}")
         line.append("  best so far, saved" if event.best else "", style="green")
         added = [each.evaluated(event) for each in self.annotations]
         line.append("".join(f"  {remark}" for remark, _ in added if remark), style="green")
@@ -123,43 +122,6 @@ class TrainingDisplay:
     def _print_lines(self, texts: Iterable[str]) -> None:
         for text in filter(None, texts):
             self.out.print(text)
-
-    def _panel(self) -> RenderableType:
-        from minigpt.device import peak_memory
-
-        event = self.last_step
-        if event is None:
-            what = "running the first step" if self.is_evaluated else "evaluating the untrained model"
-            return Text(f"{one_line(self.name)}: {what} …", style="dim")
-        bar_width = 30
-        filled = round(event.progress * bar_width)
-        head = Text(f"{one_line(self.name)}  ", style="bold")
-        head.append("━" * filled, style="green")
-        head.append("━" * (bar_width - filled), style="dim")
-        left = f"{duration(event.seconds_left)} left"
-        if event.progress >= 1:  # the seconds left would stand still
-            left = "last evaluation …" if self.last_evaluation else "saving the model …"
-        head.append(
-            f"  {event.progress:4.0%}  step {self._of_total(event.step)}  {duration(event.seconds)} elapsed, {left}",
-            style="not bold",
-        )
-        grid = Table.grid(padding=(0, 3, 0, 0))
-        evaluation = self.last_evaluation
-        validation = "-"
-        if evaluation:
-            validation = f"{evaluation.validation_loss:.4f} ({evaluation.bits_per_byte:.4f} {self.bits_unit})"
-        smoothed = "-" if self.smoothed is None else f"{self.smoothed:.4f}"
-        grid.add_row(f"loss {_loss_text(event)}", f"smoothed {smoothed}", f"validation {validation}")
-        grid.add_row(
-            f"{self._tokens_per_second():,.0f} tokens/s",
-            f"learning rate {event.learning_rate:.3g}",
-            f"memory {size(peak_memory(self.device))}",
-        )
-        loss_line = Text(sparkline(self.losses, max(10, min(60, self.out.width - 10))), style="cyan")
-        parts: list[RenderableType] = [head, grid, Text("loss ").append_text(loss_line)]
-        if self.stopping:
-            parts.append(Text(STOPPING, style="yellow"))
-        return Group(*parts)
 
 
 def show(events: "Iterable[Event]") -> "Event | None":
@@ -188,9 +150,9 @@ def show(events: "Iterable[Event]") -> "Event | None":
     return last
 
 
-def _loss_text(event: "Step") -> str:
-    """The loss of a step with four decimals, or a dash if no token was scored."""
-    return f"{event.loss:.4f}" if event.is_scored else "-"
+def loss_text(event: "Step") -> str:
+    """The loss of a step, or a dash if no token was scored."""
+    return shown_loss(event.loss) if event.is_scored else "-"
 
 
 def sample_panel(event: "Sample", annotations: Sequence[Annotations] = ()) -> RenderableType:
@@ -202,15 +164,3 @@ def sample_panel(event: "Sample", annotations: Sequence[Annotations] = ()) -> Re
     whole.rstrip()
     title = f"sample at step {event.step:,}" + (f", the most likely of {event.best_of}" if event.best_of > 1 else "")
     return Panel(Group(whole, *lines), title=title, title_align="left", border_style="dim")
-
-
-def sparkline(values: list[float], width: int) -> str:
-    """The values as a row of at most `width` blocks, each the mean of some neighbors, lowest to highest."""
-    if not values:
-        return ""
-    count = min(width, len(values))
-    edges = [i * len(values) // count for i in range(count + 1)]
-    means = [math.fsum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(means), max(means)
-    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BLOCKS[round((mean - low) * scale)] for mean in means)

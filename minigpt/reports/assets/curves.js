@@ -3,7 +3,7 @@
 /** The curves: loss with baselines, learning rate, speed. */
 (() => {
   const { make } = page;
-  const { runs, several, named, section } = report;
+  const { runs, several, named, section, shownLoss } = report;
   const FIRST_STEPS = 0.03; // of a run, whose high losses would flatten the rest of the curve
 
   /** The unit of the loss, and the factor of each run to it; bits per byte need the number of bytes per token. */
@@ -60,8 +60,8 @@
       return [chart.draw({
         title: `Loss in ${scale.unit}`, lines, levels, top: topOf(lines, levels),
         formatValue: (line, value) => (scale.inBits
-          ? `${value.toFixed(3)} bits per byte, ${(value / line.run.bitsPerNat).toFixed(3)} nats per token`
-          : `${value.toFixed(3)} nats per token`),
+          ? `${shownLoss(value)} bits per byte, ${shownLoss(value / line.run.bitsPerNat)} nats per token`
+          : `${shownLoss(value)} nats per token`),
       })];
     },
   });

@@ -3,7 +3,7 @@
 /** What a person asks first: how good the model is, compared with simple methods, what it writes, and what it is. */
 (() => {
   const { make } = page;
-  const { runs, several, section } = report;
+  const { runs, several, section, shownLoss } = report;
 
   /** The run among the methods that it is compared with, the best first, as bars. */
   function methods(run) {
@@ -16,7 +16,7 @@
       bar.style.inlineSize = `${100 * row.bits / most}%`;
       return make("li", { class: row.isOwn ? "own" : row.isPartial ? "partial" : null },
         make("span", { class: "name", dir: "auto" }, row.name),
-        make("span", { class: "number" }, row.bits.toFixed(2)),
+        make("span", { class: "number" }, shownLoss(row.bits)),
         make("span", { class: "track", "aria-hidden": "true" }, bar),
         row.uses ? make("span", { class: "uses" }, row.uses) : "");
     }));
@@ -27,7 +27,7 @@
   function quality(run) {
     const { bits, verdict, meaning, methods: others } = run.headline;
     const figure = bits === null ? [] : [
-      make("p", { class: "figure" }, make("strong", { class: "number" }, bits.toFixed(2)), " bits per byte"),
+      make("p", { class: "figure" }, make("strong", { class: "number" }, shownLoss(bits)), " bits per byte"),
       make("p", { class: "verdict" }, verdict),
     ];
     return make("div", { class: "panel quality" },
@@ -57,14 +57,19 @@
   const plan = (run) => (run.headline.plan
     ? make("p", { class: "plan", dir: "auto" }, make("strong", {}, "Plan: "), run.headline.plan)
     : "");
+  const advice = (run) => (run.headline.nextSteps.length
+    ? make("div", { class: "panel advice" }, make("h3", {}, several ? `What next? ${run.name}` : "What next?"),
+      ...run.headline.nextSteps.flatMap((step) => [make("p", { dir: "auto" }, step.text),
+        ...step.commands.map((command) => make("pre", {}, make("code", {}, command)))]))
+    : "");
   const stack = (...children) => make("div", { class: "stack" }, ...children);
 
   section({
     title: "Summary", hasHeading: false,
     build: () => (several
       ? [make("div", { class: "headline" }, ...runs.map((run) => (
-        stack(quality(run), sample(run), facts(run), plan(run)))))]
+        stack(quality(run), sample(run), facts(run), plan(run), advice(run)))))]
       : runs.flatMap((run) => [
-        make("div", { class: "headline" }, stack(quality(run)), stack(sample(run), facts(run))), plan(run)])),
+        make("div", { class: "headline" }, stack(quality(run)), stack(sample(run), facts(run))), plan(run), advice(run)])),
   });
 })();

@@ -36,7 +36,7 @@
       ["Step", `${number(status.step)}${of}`],
       ["Time so far", duration(status.seconds)],
       ["Loss of this step",
-        status.loss === null ? "NaN, infinite, or no token scored" : `${status.loss.toFixed(3)} nats per token`],
+        status.loss === null ? "NaN, infinite, or no token scored" : `${report.shownLoss(status.loss)} nats per token`],
       ["Learning rate", status.learning_rate.toPrecision(3)],
       ["Speed", `${number(Math.round(status.tokens_per_second))} tokens per second`],
     ];

@@ -26,6 +26,9 @@ const report = (() => {
     main.append(make("section", { "aria-label": title }, ...inside));
   }
 
+  /** A loss, in nats per token or bits per byte, as the terminal shows it. */
+  const shownLoss = (value) => value.toFixed(4);
+
   /** A slider over steps, which calls `show` with the index of the selected step. It starts at the last step. */
   function slider(steps, label, show) {
     const last = steps.length - 1;
@@ -51,5 +54,5 @@ const report = (() => {
   }
 
   start(runs.map((run) => run.name).join(" and "), ...states);
-  return { runs, several, named, section, slider, panels };
+  return { runs, several, named, section, slider, panels, shownLoss };
 })();

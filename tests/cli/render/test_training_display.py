@@ -12,7 +12,7 @@ from rich.console import Console
 from minigpt.cli.render.console import progress_bar
 from minigpt.cli.render.training_display import TrainingDisplay
 from minigpt.runs.events import Started
-from minigpt.training.events import Evaluation, Step
+from minigpt.training.events import Step
 
 STARTED = Started(Path("fox"), 0, "cpu", 100, 800, ())
 
@@ -29,7 +29,6 @@ def test_a_nan_or_infinite_loss_does_not_break_the_display(losses: tuple[float, 
     with display:
         for number, loss in enumerate(losses, 1):
             display.show(step(number, loss))
-            out.print(display._panel())
     finite = [loss for loss in losses if math.isfinite(loss)]
     assert display.losses == finite
     assert display.smoothed == (pytest.approx(sum(finite) / len(finite)) if finite else None)
@@ -75,7 +74,7 @@ def test_the_speed_shown_is_the_tokens_of_the_last_steps_over_their_seconds() ->
     display.show(step(1, rate=1.0))  # 800 seconds
     for number in range(2, 23):
         display.show(step(number, rate=100.0 if number % 2 else 800.0))  # 8 seconds, 1 second
-    assert display._tokens_per_second() == pytest.approx(20 * 800 / (10 * 8 + 10 * 1))
+    assert display.tokens_per_second() == pytest.approx(20 * 800 / (10 * 8 + 10 * 1))
     assert "178 tokens/s" in out.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -94,20 +93,3 @@ def test_a_run_that_rolls_back_prints_its_steps_again() -> None:
         display.show(step(number))
     printed_steps = [int(line.split()[1].split("/")[0]) for line in out.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     assert printed_steps[-7:] == [60, 21, 22, 24, 26, 28, 30]
-
-
-@pytest.mark.parametrize(("has_validation", "said"), [(True, "last evaluation …"), (False, "saving the model …")])
-def test_after_the_last_step_the_panel_says_what_happens_instead_of_the_time_left(
-    has_validation: bool, said: str
-) -> None:
-    out = Console(file=StringIO(), force_terminal=True, width=120)
-    display = TrainingDisplay(STARTED, out)
-    with display:
-        if has_validation:
-            display.show(Evaluation(0, 2.0, 2.0, 100, 1.0, best=True))
-        for number, text in ((99, "0:01 left"), (100, said)):
-            display.show(step(number))
-            with out.capture() as captured:
-                out.print(display._panel())
-            assert text in captured.get()
-    assert "left" not in captured.get()

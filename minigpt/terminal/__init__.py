@@ -1,0 +1,1 @@
+"""A live panel of a run, and prose that is broken at words."""
