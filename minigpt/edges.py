@@ -339,6 +339,12 @@ EDGES = (
         commands={"report": "minigpt.reports.command:report"},
     ),
     Edge(
+        name="starter",
+        sentence="A small English GPT-2 that comes with minigpt.",
+        package="minigpt.starter",
+        provides={"models": "minigpt.starter:STARTER"},
+    ),
+    Edge(
         name="pages",
         sentence="What the pages of inspection, reports, the server and an export share.",
         package="minigpt.pages",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.generate_settings import GenerateSettings
-from minigpt.cli.models import AdapterOption, DtypeOption, open_engine, open_model, out_of_memory_as
+from minigpt.cli.models import AdapterOption, DtypeOption, loaded_line, open_engine, open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, names_of, run_option, settings_options
 from minigpt.cli.prompts import READING, note_unread_text, read_prompts, refuse_reading
 from minigpt.cli.render.continuations import Continuation, JsonOutput, Output, PlainOutput, collect
@@ -91,7 +91,7 @@ def generate(
         shared |= {"tokenizer": tokenizer.name, "engine": engine.description}
         output = JsonOutput(tokenizer, shared, output)
     else:
-        note(f"{checkpoint.directory} · {shape.n_parameters:,} parameters · {engine.description}")
+        note(loaded_line(checkpoint, engine))
         for hint in settings.hints(checkpoint, checkpoints):
             note(hint)
         if prompts == [""]:
