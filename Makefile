@@ -1,5 +1,6 @@
 # make demo: a virtual environment, two minutes of training on a book on a CPU, a sample.
 # make fuzz: a minute of damaged files for every reader, guided by coverage (Linux).
+# make quick: lint, and the tests of the rooms that differ from the branch main.
 # make test: a virtual environment, lint, types, the fast tests, on every core a process with one thread.
 # make test-cluster: training on a Slurm cluster and on several hosts, all on this machine, as root on Debian.
 # make test-launchers: the examples for Kubernetes, SkyPilot and Ray Train.
@@ -13,7 +14,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-cluster test-isa test-launchers test-serving test-triton isa-plain isa-avx2 isa-avx512 lint types \
+.PHONY: demo quick test test-cluster test-isa test-launchers test-serving test-triton isa-plain isa-avx2 isa-avx512 lint types \
 	types-here types-tests types-win32 types-darwin fuzz wasm clean
 
 $(BIN)/python:
@@ -44,6 +45,9 @@ demo: $(VENV)/.demo
 		'  $(BIN)/minigpt play --checkpoints demo/checkpoints   write a story together with this model' \
 		'  $(BIN)/minigpt train YOUR_TEXT.txt                   a model of your own text' \
 		'  $(BIN)/minigpt --help                                everything else'
+
+quick: $(VENV)/.test lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical $$($(BIN)/python .ci/changed_tests.py)
 
 test: $(VENV)/.test lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical

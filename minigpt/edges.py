@@ -345,6 +345,12 @@ EDGES = (
         provides={"models": "minigpt.starter:STARTER"},
     ),
     Edge(
+        name="experiments",
+        sentence="Functions given in Python in place of the loss, the optimizer, the schedule and the batches.",
+        package="minigpt.experiments",
+        provides={"step_parts": "minigpt.experiments.step_parts:use_given"},
+    ),
+    Edge(
         name="pages",
         sentence="What the pages of inspection, reports, the server and an export share.",
         package="minigpt.pages",

@@ -82,7 +82,7 @@ AT_THE_TERMINAL = (
     "minigpt.memorization.annotations", "minigpt.memorization.command", "minigpt.memorization.drawing",
     "minigpt.reports.command", "minigpt.server.command",
 )  # fmt: skip
-LARGEST_SPINE, LARGEST_PACKAGE, LARGEST_TRAINING = 20_500, 49_400, 3_050  # lines of Python
+LARGEST_SPINE, LARGEST_PACKAGE, LARGEST_TRAINING = 20_600, 49_600, 3_070  # lines of Python
 TERMINAL = {"typer", "click", "rich"}
 HEAVY = {"torch", "numpy", "tiktoken", "tokenizers", "safetensors", "huggingface_hub", "transformers", "matplotlib"}
 

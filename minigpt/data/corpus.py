@@ -1,6 +1,8 @@
 """The corpus: a text as memory-mapped training and validation tokens, cached by its content."""
 
-from collections.abc import Sequence
+import json
+import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, cast, get_args
@@ -24,7 +26,7 @@ from minigpt.data.corpus_cache import (
 from minigpt.data.records import conversations
 from minigpt.data.sources import Scan, scan
 from minigpt.data.split import Part, ValidationSplit
-from minigpt.data.token_writer import ByteProgress, hashed_blocks, token_type, tokens_path
+from minigpt.data.token_writer import ByteProgress, array_hash, hashed_blocks, token_type, tokens_path
 from minigpt.edges import provided
 from minigpt.errors import ConfigError, DataError
 from minigpt.tokenizer.bpe_training import requested_vocab_size
@@ -94,6 +96,49 @@ class Corpus:
             [sources], [1.0], tokenizer, cache=cache, validation_fraction=validation_fraction, progress=progress
         )
         return corpus
+
+    @classmethod
+    def from_texts(cls, texts: Iterable[str], tokenizer: Tokenizer | str, **settings: Any) -> Self:
+        """Like `build`, which has these `settings`, of texts in memory: each is a document.
+
+        >>> minigpt.Corpus.from_texts(["one text", "another"], "bytes").n_documents
+        2
+        """
+        if isinstance(texts, str):
+            raise ConfigError("from_texts takes a list of texts, not one; give [text]")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "texts.jsonl")
+            path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+            return cls.build(path, tokenizer, text_key="text", **settings)
+
+    @classmethod
+    def from_tokens(cls, train: npt.ArrayLike, tokenizer: Tokenizer, validation: npt.ArrayLike = ()) -> Self:
+        """The corpus of these ids, (N,) each, which are not copied if they have the smallest type for the tokenizer.
+
+        Raises: ConfigError for ids that the tokenizer does not have.
+
+        >>> bytes_ = minigpt.Tokenizer.named("bytes")
+        >>> len(minigpt.Corpus.from_tokens(bytes_.encode("the fox"), bytes_).train)
+        7
+        """
+        parts = _ids(train, "train", tokenizer), _ids(validation, "validation", tokenizer)
+        train_bytes, validation_bytes = (int(tokenizer.token_lengths[ids].sum()) for ids in parts)
+        return cls(
+            path=Path(),
+            tokenizer=tokenizer,
+            train=parts[0],
+            validation=parts[1],
+            train_bytes=train_bytes,
+            validation_bytes=validation_bytes,
+            n_documents=max(1, int((parts[0] == tokenizer.end_of_text).sum())),
+            held_out="the validation tokens" if validation_bytes else "nothing",
+            validation_fraction=validation_bytes / max(1, train_bytes + validation_bytes),
+            sources=(),
+            skipped=(),
+            source_hash="",
+            fingerprint=cache_key(tokenizer.fingerprint, *map(array_hash, parts)),
+            has_text=False,
+        )
 
     @classmethod
     def build_each(
@@ -260,6 +305,17 @@ class Corpus:
             return 1.0, 1.0
         n_windows = batches.windows_per_epoch(len(scored), length)
         return float(scored.mean()), float(scored[: n_windows * length].reshape(n_windows, -1).any(1).mean())
+
+
+def _ids(given: npt.ArrayLike, name: str, tokenizer: Tokenizer) -> npt.NDArray[Any]:
+    """An array of ids, (N,), in the tokenizer's type. Raises: ConfigError if it is not one."""
+    ids = np.asarray(given, dtype=None if np.size(given) else np.uint16)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise ConfigError(f"{name} must be token ids, (N,), not {ids.dtype} of shape {ids.shape}")
+    if ids.size and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
+        known = f"{tokenizer.name} has 0 to {tokenizer.vocab_size - 1}"
+        raise ConfigError(f"{name} has the ids {ids.min()} to {ids.max()}; {known}")
+    return ids.astype(token_type(tokenizer.vocab_size), copy=False)
 
 
 def corpus_fingerprint(text: Scan, tokenizer: Tokenizer, validation_fraction: float | None) -> str:

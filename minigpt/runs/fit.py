@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,7 +75,8 @@ def fit(
     `sources` are text files, folders or globs, or a plan of `minigpt.plan()`. `settings` are those of `plan()`, and
     `checkpoints` is by default the folder "checkpoints". With `resume`, the run of that name continues, or else the
     newest run of that text; it may have begun in Python or with `minigpt train`, which resumes both kinds too.
-    `allow_change` lets it change the learning rate, the batch, the seed or the text. Leaving the loop over the events
+    `allow_change` lets it change the learning rate, the batch, the seed or the text. Functions among the `settings` are
+    given to `train()`, such as `loss_fn`. Leaving the loop over the events
     stops training and saves the run; so do `control.stop` and Ctrl-C, which raises KeyboardInterrupt after the save.
     Without `report`, no report.html is written.
 
@@ -92,24 +94,32 @@ def fit(
     >>> finished.step
     30
     """
+    given = {name: settings.pop(name) for name in list(settings) if callable(settings[name])}
     if isinstance(sources, Plan):
         if name or checkpoints is not None or base or resume or allow_change or settings:
             raise ConfigError("a plan has its settings: give them to plan(), or the texts to fit()")
         _refuse_devices(sources.training)
-        return _fit(sources.request, sources, resume=False, report=report, control=control)
+        return _fit(sources.request, sources, given, resume=False, report=report, control=control)
     checkpoints = "checkpoints" if checkpoints is None else checkpoints
     request = _request(sources, name, checkpoints, base, settings, allow_change=allow_change)
     _refuse_devices(request.options.training)
-    return _fit(request, None, resume=resume, report=report, control=control)
+    return _fit(request, None, given, resume=resume, report=report, control=control)
 
 
 def _fit(
-    request: Request, planned: Plan | None, *, resume: bool, report: bool, control: Control | None
+    request: Request,
+    planned: Plan | None,
+    given: dict[str, Any],
+    *,
+    resume: bool,
+    report: bool,
+    control: Control | None,
 ) -> Iterator[Event]:
     respect_cpu_quota()
     if resume and request.options.training.n_processes is None and (directory := find_run(request)) is not None:
         _refuse_devices(read_record(directory).training)
     job = yield from (start_run(planned, keeps_plan=True) if planned else prepare(request, resume=resume))
+    job = replace(job, options={**job.options, **given})
     control = control or Control()
     with closing(run_job(job, sinks_of(job, no_report=not report), control=control)) as events:
         yield from _interruptible(events, control)  # `closing`, so that a save that fails on leaving raises

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from minigpt.config import GPTConfig, SamplingConfig
 from minigpt.device import avoid_cudnn_attention, resolve_device, resolve_dtype
@@ -13,7 +13,7 @@ from minigpt.generation.engine import Engine
 from minigpt.generation.engine_settings import Quantization
 from minigpt.generation.logits_processors import LogitsProcessor
 from minigpt.generation.resolve_engine import missing_compiled_code, resolve_engine
-from minigpt.generation.streaming import generate_pieces
+from minigpt.generation.streaming import Piece, generate_pieces
 from minigpt.model.gpt import GPT
 from minigpt.pretrained.open_model import find_adapted, load_model
 from minigpt.storage.checkpoint import Checkpoint
@@ -47,10 +47,16 @@ class Model:
         """The model's shape."""
         return self.checkpoint.model.config
 
+    @overload
     def generate(
         self, prompt: str | Sequence[int] = "", *, processors: Sequence[LogitsProcessor] = (), **sampling: Any
-    ) -> str:
-        """The continuation of a prompt, a text or token ids, without the prompt.
+    ) -> str: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[str | Sequence[int]], *, processors: Sequence[LogitsProcessor] = (), **sampling: Any
+    ) -> list[str]: ...
+    def generate(self, prompt: Any = "", **settings: Any) -> str | list[str]:
+        """The continuation of a prompt, a text or token ids, without the prompt; a list of them for a list of prompts.
 
         `sampling` are the fields of SamplingConfig, `processors` the caller's functions of the logits (see
         `LogitsProcessor`).
@@ -59,8 +65,14 @@ class Model:
 
         >>> model = minigpt.load("corpus")
         >>> text = model.generate("Once upon a time", max_new_tokens=20, temperature=0.8, top_p=0.95)
+        >>> one, other = model.generate(["Once", "Twice"], max_new_tokens=5)
         """
-        return "".join(self.stream(prompt, processors=processors, **sampling))
+        several = not isinstance(prompt, str) and any(isinstance(each, str | Sequence) for each in prompt)
+        prompts = list(prompt) if several else [prompt]
+        texts = [""] * len(prompts)
+        for piece in self._pieces(prompts, **settings):
+            texts[piece.row] += piece.text
+        return texts if several else texts[0]
 
     def stream(
         self, prompt: str | Sequence[int] = "", *, processors: Sequence[LogitsProcessor] = (), **sampling: Any
@@ -73,10 +85,15 @@ class Model:
         >>> for piece in minigpt.load("corpus").stream("Once upon a time", seed=1):
         ...     _ = sys.stderr.write(piece)
         """
+        pieces = self._pieces([prompt], processors=processors, **sampling)
+        return (piece.text for piece in pieces if piece.text)
+
+    def _pieces(
+        self, prompts: Sequence[str | Sequence[int]], *, processors: Sequence[LogitsProcessor] = (), **sampling: Any
+    ) -> Iterator[Piece]:
         config = _sampling_config(sampling)
         drafter = next((make(self.engine) for make in provided("drafter")), None)
-        pieces = generate_pieces(self.engine, self.tokenizer, [prompt], config, processors=processors, drafter=drafter)
-        return (piece.text for piece in pieces if piece.text)
+        return generate_pieces(self.engine, self.tokenizer, prompts, config, processors=processors, drafter=drafter)
 
 
 def load(

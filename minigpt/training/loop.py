@@ -9,7 +9,8 @@ import atexit
 import inspect
 import time
 import weakref
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ def train(
     world: World | None = None,
     elapsed: float = 0.0,
     evaluates_whole_text: bool = True,
+    callbacks: Iterable[Callable[[Event], object]] = (),
     **given: Any,
 ) -> Generator[Event, None, None]:
     """Trains `model` in place and yields an event for every step, evaluation, sample, save and notice.
@@ -61,7 +63,8 @@ def train(
     bit. If the cool-down of a `trapezoid` schedule has begun for a shorter budget, training continues from before it,
     unless `cooldown` is 1. `elapsed` is the part of a budget in minutes that is used already, in seconds.
 
-    Installed edges take what is `given` beside these arguments, such as the teacher of `minigpt.distillation`.
+    Each of the `callbacks` gets every event before it is yielded. Installed edges take what is `given` beside these
+    arguments: the teacher of `minigpt.distillation`, the functions of `minigpt.experiments`.
 
     At the end, the best weights are evaluated on the whole validation text, if that takes at most a tenth of a budget
     in minutes; without `evaluates_whole_text`, on `eval_tokens`, as during the run.
@@ -93,17 +96,23 @@ def train(
         if run is not None:
             run.unlock()
         raise
-    events = _unlocking(trainer.events(), run)
+    events = _unlocking(trainer.events(), run, tuple(callbacks))
     next(events)
     _running.add(events)
     return events
 
 
-def _unlocking(events: Generator[Event, None, None], run: Run | None) -> Generator[Event, None, None]:
+def _unlocking(
+    events: Generator[Event, None, None], run: Run | None, callbacks: Sequence[Callable[[Event], object]]
+) -> Generator[Event, None, None]:
     """The events after one that only begins this generator: from then on, closing it unlocks the run."""
     try:
         yield Notice(0, "ready")
-        yield from events
+        with closing(events):  # so that an error in a callback, too, saves the run
+            for event in events:
+                for callback in callbacks:
+                    callback(event)
+                yield event
     finally:
         if run is not None:
             run.unlock()
@@ -263,7 +272,10 @@ class Trainer:
     def _take_step(self) -> Iterator[Event]:
         progress = self.progress
         fraction = self.budget.progress_fraction(progress)
-        scheduled = learning_rate(progress.step, fraction, self.config)
+        if (given := self.train_step.parts.learning_rate) is not None:
+            scheduled = given(progress.step, fraction)
+        else:
+            scheduled = learning_rate(progress.step, fraction, self.config)
         results = self.train_step.step(
             progress.step, scheduled * progress.recovery.learning_rate_factor, schedule_height(fraction, self.config)
         )

@@ -78,7 +78,7 @@ class SavedWith(JsonRecord):
 
     `corpus` is the fingerprint of the training text. `evaluated` says which targets of the validation text an
     evaluation scores, and in which windows. `loss_scaler` is the state of torch's
-    GradScaler.
+    GradScaler. `given` names what was given in Python in place of parts of a step.
     """
 
     optimizer: str = ""
@@ -86,6 +86,7 @@ class SavedWith(JsonRecord):
     evaluated: str = ""
     micro_batch_size: int | None = number(None, min=1)
     loss_scaler: dict[str, Any] = field(default_factory=dict)
+    given: str = ""
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minigpt.errors import CheckpointError, quoted
+from minigpt.errors import CheckpointError, ConfigError, quoted
 from minigpt.storage.adapters import load_trained_state, trained_state
 from minigpt.storage.json_record import is_number
 from minigpt.storage.last_state import LastState
@@ -50,18 +50,23 @@ class TrainingState:
                 tensors[f"optimizer.{name}.{key}"] = torch.as_tensor(value)
         tensors["spike_detector.statistics"] = step.spike_detector.statistics
         saved_with = SavedWith(
-            self._optimizer, self.corpus, self.evaluated, step.micro_batch_size, step.loss_scaler.state_dict()
-        )
+            self._optimizer, self.corpus, self.evaluated, step.micro_batch_size, step.loss_scaler.state_dict(),
+            step.parts.given,
+        )  # fmt: skip
         return LastState(tensors, replace(progress, saved_with=saved_with).to_dict())
 
     def restore(self, state: LastState) -> Progress:
         """Restores a captured state on each parameter's own device; returns its progress.
 
         The optimizer states are restored only if they are of this run's optimizer, and otherwise cleared.
-        Raises: CheckpointError for a state that is damaged or of another model.
+        Raises: CheckpointError for a state that is damaged or of another model; ConfigError if it was trained with
+        other functions in place of parts of a step.
         """
         step, progress = self.train_step, progress_of(state)
         saved_with = progress.saved_with
+        if saved_with.given != step.parts.given:
+            was, now = saved_with.given or "no function", step.parts.given or "none"
+            raise ConfigError(f"the run was trained with {was} given in Python, and now has {now}; give the same")
         for optimizer in step.optimizers:
             optimizer.state.clear()
         model = step.model

@@ -84,7 +84,8 @@ class StepParts:
 
     Each is called as `change(parts, config, given)`. `given` has the arguments of `train()` that the spine does not
     know, by name, of which a function removes its own. `context` makes a context for each step, before which the
-    optimizers' groups get the learning rate ("lr").
+    optimizers' groups get the learning rate ("lr"): that of the settings' schedule, or `learning_rate` of the steps
+    taken and the progress. A run is resumed only if the same is `given`, by name.
     """
 
     model: GPT
@@ -94,6 +95,8 @@ class StepParts:
     optimizers: list[torch.optim.Optimizer]
     world: World
     context: Callable[[], AbstractContextManager[object]] = nullcontext
+    learning_rate: Callable[[int, float], float] | None = None
+    given: str = ""
 
 
 def build_step_parts(

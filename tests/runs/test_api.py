@@ -45,8 +45,10 @@ def state_of(directory: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "function", [minigpt.plan, minigpt.fit, minigpt.load, minigpt.Model.generate, minigpt.Model.stream, minigpt.show]
-)
+    "function",
+    [minigpt.plan, minigpt.fit, minigpt.load, minigpt.Model.generate, minigpt.Model.stream, minigpt.show,
+     minigpt.Corpus.from_texts, minigpt.Corpus.from_tokens],
+)  # fmt: skip
 @pytest.mark.usefixtures("steady_plans")
 def test_the_example_of_every_function_works(here: Path, function: Any) -> None:
     if "load" in function.__module__:
@@ -299,6 +301,11 @@ def test_a_loaded_model_generates_what_the_command_line_prints(here: Path) -> No
     printed = typed("generate", "the ", "--model", "fox", *options, "--json").stdout
     assert json.loads(printed)["text"] == text
     assert model.generate("the ", max_new_tokens=20, seed=3, stop=text[3:5]) == text[:3]
+    several = model.generate(["the ", "a "], max_new_tokens=20, temperature=0)
+    assert several == [model.generate(prompt, max_new_tokens=20, temperature=0) for prompt in ("the ", "a ")]
+    assert model.generate([[116, 104], "a"], max_new_tokens=1, temperature=0)[0] == model.generate(
+        "th", max_new_tokens=1, temperature=0
+    )
     assert minigpt.load().directory == model.directory
     assert minigpt.load(here / "checkpoints/fox", quantize="none").generate("a", max_new_tokens=1, temperature=0)
 
