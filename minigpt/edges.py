@@ -353,6 +353,12 @@ EDGES = (
         commands={"report": "minigpt.reports.command:report"},
     ),
     Edge(
+        name="starter",
+        sentence="A small English GPT-2 that comes with minigpt.",
+        package="minigpt.starter",
+        provides={"models": "minigpt.starter:STARTER"},
+    ),
+    Edge(
         name="experiments",
         sentence="Functions given in Python in place of the loss, the optimizer, the schedule and the batches.",
         package="minigpt.experiments",

@@ -50,6 +50,12 @@ def _plans_and_pages_take_little_time() -> Iterator[None]:
 
 
 @pytest.fixture
+def no_shipped_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models are those in the folder of checkpoints."""
+    monkeypatch.setattr("minigpt.storage.shipped_models.provided", lambda _: ())
+
+
+@pytest.fixture
 def steady_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan finds that a step takes a tenth of a second; without measuring there is nothing to change."""
     if edges.is_installed("autoplan"):

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minigpt.cli.generate_settings import GenerateSettings
-from minigpt.cli.models import AdapterOption, DtypeOption, ModelOption, open_engine, open_model, out_of_memory_as
+from minigpt.cli.models import (
+    AdapterOption,
+    DtypeOption,
+    ModelOption,
+    loaded_line,
+    open_engine,
+    open_model,
+    out_of_memory_as,
+)
 from minigpt.cli.options import CheckpointsOption, DeviceOption, JsonOption, common_option, names_of, settings_options
 from minigpt.cli.prompts import PIPE, READING, note_unread_text, prompt_or_pipe, read_prompts, refuse_reading
 from minigpt.cli.render.continuations import Continuation, JsonOutput, Output, PlainOutput, collect
@@ -92,7 +100,7 @@ def generate(
         shared |= {"tokenizer": tokenizer.name, "engine": engine.description}
         output = JsonOutput(tokenizer, shared, output)
     else:
-        note(f"{checkpoint.directory} · {shape.n_parameters:,} parameters · {engine.description}")
+        note(loaded_line(checkpoint, engine))
         for hint in settings.hints(checkpoint, checkpoints):
             note(hint)
         if prompts == [""]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from minigpt.cli.models import find_named
 from minigpt.cli.options import CheckpointsOption, JsonOption, ModelArgument
 from minigpt.cli.render.terminal import note, some_of, write
 from minigpt.errors import CheckpointError
@@ -15,6 +16,7 @@ from minigpt.units import count, duration, shown_loss, size
 if TYPE_CHECKING:
     from minigpt.storage.run_record import CorpusRecord, Result, RunRecord
 
+_MOST_TEXTS = 10  # named, of the texts of a run
 _UNITS = {  # of the settings
     setting: unit
     for unit, settings in {
@@ -52,12 +54,13 @@ def info(
     - `minigpt info letters --verify`
     """
     from minigpt.cli.render.console import console, facts, model_facts
-    from minigpt.pretrained.open_model import describe_model, find_model
+    from minigpt.pretrained.open_model import describe_model
     from minigpt.storage.adapters import adapter_format, is_adapter
     from minigpt.storage.checkpoint import TRAINING, WEIGHTS
     from minigpt.storage.names import ADAPTER_WEIGHTS
+    from minigpt.storage.shipped_models import reference_to
 
-    directory = find_model(model, checkpoints)
+    directory = find_named(model, checkpoints)
     verified = _verified(directory) if verify else {}
     config, tokenizer, notes = describe_model(directory, checkpoints)
     for each in notes:
@@ -77,7 +80,7 @@ def info(
     rows = model_facts(config, tokenizer, weights)
     if adapted:
         adapter, kind = adapter_format().facts(directory)
-        rows = {"adapter": f"{kind}, of {_short_path(adapter['base'] or 'an unnamed model')}"} | rows
+        rows = {"adapter": f"{kind}, of {_short_path(reference_to(adapter['base'] or 'an unnamed model'))}"} | rows
         if adapter["replaced"]:
             rows["adapter"] += f"; it replaces the base's {', '.join(some_of(adapter['replaced']))}"
         rows["parameters"] += f" with the base model, {adapter['parameters']:,} of them the adapter's"
@@ -86,7 +89,7 @@ def info(
         rows["intact"] = "; ".join(intact) or "not known: no file has checksums"
         if unknown := [name for name, number in verified.items() if not number] if intact else []:
             rows["intact"] += f"; without checksums: {', '.join(some_of(unknown))}"
-    out.print(facts(_short_path(str(directory)), rows))
+    out.print(facts(_short_path(reference_to(directory)), rows))
     if run is None:
         return
     settings = run.training.to_dict() if run.training else {}
@@ -138,7 +141,8 @@ def _run_rows(run: "RunRecord") -> dict[str, str]:
         "device": run.device,
         "fine-tuned from": run.base and _short_path(run.base),
         "preset": run.preset,
-        "texts": ", ".join(map(_short_path, run.sources)),
+        "texts": ", ".join(map(_short_path, run.sources[:_MOST_TEXTS]))
+        + (f" and {others:,} more" if (others := len(run.sources) - _MOST_TEXTS) > 0 else ""),
     }
     return {name: text for name, text in entries.items() if text}
 

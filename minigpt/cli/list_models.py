@@ -19,7 +19,7 @@ _TEXT_WIDTH = 10  # at least; the name and the date stay whole
 
 
 def list_models(as_json: JsonOption = False, checkpoints: CheckpointsOption = Path("checkpoints")) -> None:
-    """List the runs and models in the folder of checkpoints, the newest first.
+    """List the runs and models in the folder of checkpoints, the newest first, and those that come with minigpt.
 
     Examples:
 
@@ -32,8 +32,9 @@ def list_models(as_json: JsonOption = False, checkpoints: CheckpointsOption = Pa
     if as_json:
         write(json.dumps([_entry(model) for model in models]))
         return
-    if not models:
+    if all(model.kind == "shipped" for model in models):
         note(f"there is no run or model in {checkpoints}; train one with: minigpt train corpus.txt")
+    if not models:
         return
     from rich.table import Table
     from rich.text import Text
@@ -74,8 +75,8 @@ def _row(model: "ListedModel") -> dict[str, str]:
 
 
 def _text(model: "ListedModel") -> str:
-    if model.kind == "model":
-        return "(imported model)"
+    if model.kind != "run":
+        return "(imported model)" if model.kind == "model" else "(comes with minigpt)"
     sources = [plain_source(source) for source in model.record.sources]
     named = ", ".join(sources[:2])
     if len(sources) > 2:

@@ -40,6 +40,28 @@ ENGINE_SETTINGS: type[EngineSettings] = combined(
 )
 
 
+def find_named(name: str | None, checkpoints: Path) -> Path:
+    """The path of the model that a command names, by default the newest; a note says if that is a shipped one."""
+    from minigpt.pretrained.open_model import find_model
+    from minigpt.storage.shipped_models import find_shipped
+
+    path = find_model(name, checkpoints)
+    if name is None and (shipped := find_shipped(None)) and path == shipped.directory:
+        note(
+            f"{checkpoints} holds no model, so this is {shipped.name}, {shipped.sentence}; for one of your own text: "
+            "minigpt train corpus.txt"
+        )
+    return path
+
+
+def loaded_line(checkpoint: "Checkpoint", engine: "Engine") -> str:
+    """What a command says of the model that it runs: its name or path, its size, and how it is run."""
+    from minigpt.storage.shipped_models import reference_to
+
+    parameters = checkpoint.model.config.n_parameters
+    return f"{reference_to(checkpoint.directory)} · {parameters:,} parameters · {engine.description}"
+
+
 @contextmanager
 def out_of_memory_as(explanation: MinigptError) -> Iterator[None]:
     """A context that raises `explanation` if memory runs out in it."""
@@ -69,7 +91,7 @@ def open_model(
 
     respect_cpu_quota()
     target = resolve_device(device)
-    path, base = find_adapted(name, adapter, checkpoints)
+    path, base = find_adapted(name, adapter, checkpoints) if adapter else (find_named(name, checkpoints), None)
     with _out_of_memory_while_loading(str(path)):
         checkpoint, notes = load_model(
             path,

@@ -131,9 +131,11 @@ def names_of(settings: type[Settings]) -> list[str]:
 
 
 def model_name(path: Path, checkpoints: Path) -> str:
-    """How a command names the model at a path: by the name of its folder if that is in `checkpoints`, else by path."""
+    """How a command names the model at a path: by its folder's name if it is found by that, else by the path."""
+    from minigpt.storage.shipped_models import reference_to
+
     absolute = path.absolute()
-    return absolute.name if absolute.parent.resolve() == checkpoints.resolve() else str(path)
+    return absolute.name if absolute.parent.resolve() == checkpoints.resolve() else reference_to(path)
 
 
 def command_line(*arguments: str, checkpoints: Path) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from minigpt.cli.models import find_named
 from minigpt.cli.options import (
     CheckpointsOption,
     JsonOption,
@@ -93,9 +94,8 @@ def export(
     from minigpt.exporters import destination
     from minigpt.exporters.export import export_model
     from minigpt.exporters.html.page import PageText
-    from minigpt.pretrained.open_model import find_model
 
-    source = find_model(model, checkpoints)
+    source = find_named(model, checkpoints)
     page = PageText(title=destination.model_name(source) if title is None else title, note=about, prompt=prompt)
     for name, text in {"--title": title or "", "--note": about, "--prompt": prompt}.items():
         check_utf8(name, text)

@@ -16,6 +16,7 @@ from minigpt.errors import CheckpointError, ConfigError, DataError
 from minigpt.storage.checkpoint import Checkpoint
 from minigpt.storage.run import read_record
 from minigpt.storage.run_record import TEXT, CorpusRecord, RunRecord
+from minigpt.storage.shipped_models import path_of
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 _MOST_COMPARED = 200_000_000  # bytes of training text; reading more of it again takes too long for a note
@@ -121,7 +122,7 @@ def _bases(checkpoint: Checkpoint) -> "Iterator[tuple[str, _Recorded | None]]":
         base = record.base
         seen.add(base)
         try:
-            record = read_record(Path(base), [])
+            record = read_record(path_of(base), [])
         except CheckpointError:
             record = None
         # Fine-tuning keeps the tokenizer.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from minigpt.chat_logs.transcript import CHAT_TEMPLATE, Message, ReplyReader, stop_in_turn, transcript
-from minigpt.cli.models import ENGINE_SETTINGS, DtypeOption, open_engine, open_model
+from minigpt.cli.models import ENGINE_SETTINGS, DtypeOption, loaded_line, open_engine, open_model
 from minigpt.cli.options import (
     CheckpointsOption,
     DeviceOption,
@@ -70,7 +70,7 @@ def chat(
     checkpoint = open_model(model, checkpoints, device, dtype=dtype)
     _check_template(checkpoint, checkpoints)
     engine = open_engine(checkpoint.model, ENGINE_SETTINGS(**engine_options))
-    note(f"{checkpoint.directory} · {checkpoint.model.config.n_parameters:,} parameters · {engine.description}")
+    note(loaded_line(checkpoint, engine))
     note("Type a message and press Enter: the model answers. /help lists the commands, /quit quits.")
     ChatSession(engine, checkpoint.tokenizer, config, system).run(typed_lines())
 
@@ -86,12 +86,10 @@ def _check_template(checkpoint: "Checkpoint", checkpoints: Path) -> None:
     )
     if template is not None:
         raise ConfigError(
-            f"{checkpoint.directory} has a chat template of another program, which `minigpt chat` does not read; run "
+            f"{name} has a chat template of another program, which `minigpt chat` does not read; run "
             f"`{serve}` and send conversations to /v1/chat/completions, which does"
         )
-    raise ConfigError(
-        f"{checkpoint.directory} was not trained on a chat log, so it cannot chat; use `{play}` or `{generate}`"
-    )
+    raise ConfigError(f"{name} was not trained on a chat log, so it cannot chat; use `{play}` or `{generate}`")
 
 
 class ChatSession(InteractiveSession):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minigpt.cli.models import ENGINE_SETTINGS, DtypeOption, open_engine, open_model
+from minigpt.cli.models import ENGINE_SETTINGS, DtypeOption, loaded_line, open_engine, open_model
 from minigpt.cli.options import CheckpointsOption, DeviceOption, ModelArgument, settings_options
 from minigpt.cli.prompts import note_unread_text
 from minigpt.cli.render.terminal import note
@@ -53,7 +53,7 @@ def play(
     config = SamplingConfig(**given)
     checkpoint = open_model(model, checkpoints, device, dtype=dtype)
     engine = open_engine(checkpoint.model, ENGINE_SETTINGS(**engine_options))
-    note(f"{checkpoint.directory} · {checkpoint.model.config.n_parameters:,} parameters · {engine.description}")
+    note(loaded_line(checkpoint, engine))
     what = "token ids, such as 3 4," if checkpoint.tokenizer.name.startswith("none:") else "some text"
     note(f"Type {what} and press Enter: the model continues it. /help lists the commands, /quit quits.")
     Session(engine, checkpoint.tokenizer, config).run(typed_lines())

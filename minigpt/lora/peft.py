@@ -34,6 +34,7 @@ from minigpt.storage.huggingface import (
 from minigpt.storage.json_record import is_integer, is_number, is_text, mapping
 from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, PICKLED_ADAPTER, WEIGHTS, last_part
 from minigpt.storage.run import read_record
+from minigpt.storage.shipped_models import find_shipped
 from minigpt.storage.tensors import TensorFile
 
 _LAYER = r"(?P<layer>h\.\d{1,5}\.(?:attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj))"
@@ -196,8 +197,8 @@ def find_base(directory: Path, name: str | None, checkpoints: Path | None = None
     """The path of the base model that an adapter names: as given, in the folder of the adapter's, or in `checkpoints`.
 
     It is also looked for by the name or path in the record of the run that trained the adapter: a model that was
-    imported from the hub may have another name here. A name without a folder is looked for in the working folder last,
-    as with --model.
+    imported from the hub may have another name here. Else it is the shipped model of that name. A name without a folder
+    is looked for in the working folder last, as with --model.
     Raises: CheckpointError if it is not here; the message says how to get it.
     """
     if name is None:
@@ -207,7 +208,9 @@ def find_base(directory: Path, name: str | None, checkpoints: Path | None = None
     candidates = [] if is_bare else [Path(name)]
     for each in (_recorded_base(directory), name):
         if each is not None:
+            shipped = find_shipped(last_part(each))
             candidates += [*(folder / last_part(each) for folder in folders), Path(each)]
+            candidates += [shipped.directory] if shipped else []
     for candidate in candidates:
         if candidate.resolve() != directory.resolve() and _holds_model(candidate):
             return candidate

@@ -27,6 +27,7 @@ from minigpt.storage.checkpoint import (
 from minigpt.storage.files import exists, read_error, read_json
 from minigpt.storage.huggingface import from_huggingface, unused_heads
 from minigpt.storage.names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PICKLED_ADAPTER, TEACHER
+from minigpt.storage.shipped_models import find_shipped
 from minigpt.storage.tensors import TensorFile
 from minigpt.tokenizer.files import is_ids_only
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -53,7 +54,7 @@ def find_model(name: str | Path | None, checkpoints: str | Path) -> Path:
         return find_checkpoint(name, checkpoints)
     named = Path(checkpoints) / name
     is_path = exists(Path(name))
-    is_named = any(exists(named / file) for file in (CONFIG, WEIGHTS, ADAPTER_CONFIG))
+    is_named = any(exists(named / file) for file in (CONFIG, WEIGHTS, ADAPTER_CONFIG)) or find_shipped(name) is not None
     if is_path and not is_named:
         return Path(name)
     if not is_named and is_hub_name(str(name)):

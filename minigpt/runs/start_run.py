@@ -31,6 +31,7 @@ from minigpt.storage.files import exists
 from minigpt.storage.run import Run
 from minigpt.storage.run_record import BaselinesRecord, Environment, RunRecord
 from minigpt.storage.runs import next_number
+from minigpt.storage.shipped_models import reference_to
 from minigpt.training.events import Activity, Notice
 from minigpt.training.prepare import prepare_model
 from minigpt.training.world import World
@@ -141,7 +142,7 @@ def start_run(planned: Plan, *, keeps_plan: bool = False) -> Generator[Event, No
         sources=absolute_sources(request),
         asked=RunOptions.of(asked_by(request)),
         reading=request.options.reading,
-        base=str(base.directory) if base else None,
+        base=reference_to(base.directory) if base else None,
         adapter_base=adapter.record_base(base.directory, base.model)
         if base and (adapter := adapter_of(model))
         else None,

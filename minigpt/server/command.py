@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from minigpt import shell
-from minigpt.cli.models import ENGINE_SETTINGS, DtypeOption, open_model, out_of_memory_as
+from minigpt.cli.models import ENGINE_SETTINGS, DtypeOption, find_named, open_model, out_of_memory_as
 from minigpt.cli.options import CheckpointsOption, DeviceOption, common_option, names_of, settings_options
 from minigpt.cli.render.terminal import note
 from minigpt.errors import CheckpointError, ConfigError
@@ -107,7 +107,6 @@ def _find(names: Sequence[str], checkpoints: Path, *, every: bool) -> dict[str, 
 
     Raises: CheckpointError if there is none of a name; ConfigError if two would have the same name.
     """
-    from minigpt.pretrained.open_model import find_model
     from minigpt.storage.names import ADAPTER_WEIGHTS, WEIGHTS
 
     if every:
@@ -116,7 +115,7 @@ def _find(names: Sequence[str], checkpoints: Path, *, every: bool) -> dict[str, 
         if not paths:
             raise CheckpointError(f"no model in {checkpoints}; train one with `minigpt train corpus.txt`")
     else:
-        paths = [find_model(name, checkpoints) for name in names] or [find_model(None, checkpoints)]
+        paths = [find_named(name, checkpoints) for name in names] or [find_named(None, checkpoints)]
     found: dict[str, Path] = {}
     for path in paths:
         name = path.resolve().name

@@ -33,6 +33,7 @@ from minigpt.storage.names import GENERATION_CONFIG as GENERATION_CONFIG
 from minigpt.storage.names import TRAINING as TRAINING
 from minigpt.storage.names import WEIGHTS as WEIGHTS
 from minigpt.storage.run_record import RunRecord
+from minigpt.storage.shipped_models import find_shipped, shipped_models
 from minigpt.storage.tensors import TensorFile, tensor_content, whole
 from minigpt.tokenizer.files import tokenizer_files
 from minigpt.tokenizer.tokenizer import Tokenizer
@@ -224,31 +225,38 @@ def read_config(directory: str | Path) -> GPTConfig:
 
 
 def find_checkpoint(name: str | Path | None, checkpoints: str | Path) -> Path:
-    """The directory of a checkpoint: `name` in `checkpoints`, else the directory `name`.
+    """The directory of a checkpoint: `name` in `checkpoints`, else the directory `name`, else a shipped model.
 
     None finds the checkpoint whose weights are newest.
     Raises: CheckpointError if there is none; the message names those that exist, or how to get one.
     """
     checkpoints = Path(checkpoints)
+    folders = [
+        path.parent
+        for file in (WEIGHTS, ADAPTER_WEIGHTS)
+        for path in checkpoints.glob(f"*/{file}")
+        if not path.parent.name.startswith(".")
+    ]
+    if name is None and folders:
+        return max(folders, key=_written)
     if name is not None and str(name):  # "" would be the working directory
         for directory in (checkpoints / name, Path(name)):
             if any(exists(directory / file) for file in (CONFIG, WEIGHTS, ADAPTER_CONFIG)):
                 return directory
-    weights = [
-        path
-        for name in (WEIGHTS, ADAPTER_WEIGHTS)
-        for path in checkpoints.glob(f"*/{name}")
-        if not path.parent.name.startswith(".")
-    ]
-    if not weights:
+    if shipped := find_shipped(name):
+        return shipped.directory
+    names = sorted([*(folder.name for folder in folders), *(model.name for model in shipped_models())])
+    if not names:
         what = f"no model in {checkpoints}" if name is None else f"no model {str(name)!r}, and none in {checkpoints}"
         raise CheckpointError(f"{what}; train one with `minigpt train corpus.txt` or get one with `minigpt load-gpt2`")
-    if name is None:
-        return max(weights, key=modified).parent
-    names = sorted(path.parent.name for path in weights)
     close = difflib.get_close_matches(str(name), names, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"available: {', '.join(names)}"
     raise CheckpointError(f"no model {str(name)!r} in {checkpoints}; {hint}")
+
+
+def _written(folder: Path) -> float:
+    """When the weights of a model were last written, in seconds since 1970."""
+    return max(modified(folder / name) for name in (WEIGHTS, ADAPTER_WEIGHTS))
 
 
 def free_name(name: str, checkpoints: str | Path) -> str:

@@ -1,7 +1,7 @@
 """Lists the runs and models in a folder from their records, without reading weights; imports no torch."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +10,7 @@ from minigpt.errors import CheckpointError, ConfigError, reason_of
 from minigpt.storage.files import modified, read_json
 from minigpt.storage.names import ADAPTER_WEIGHTS, CONFIG, LAST, TRAINING, WEIGHTS
 from minigpt.storage.run_record import RunRecord
+from minigpt.storage.shipped_models import shipped_models
 
 _WEIGHTS = {".safetensors", ".gguf", ".bin", ".pt", ".pth"}
 
@@ -18,13 +19,14 @@ _WEIGHTS = {".safetensors", ".gguf", ".bin", ".pt", ".pth"}
 class ListedModel:
     """One folder of a checkpoints folder.
 
-    `kind` is `run` for what `minigpt train` wrote, `model` for any other model. `problems` say what is damaged; damaged
-    parts count as not recorded. `modified` is when its weights, its record or its states were last written, in seconds
-    since 1970. Units: `disk_bytes` of all files in the folder; `seconds` of training.
+    `kind` is `run` for what `minigpt train` wrote, `shipped` for what comes with a package, `model` for any other
+    model. `problems` say what is damaged; damaged parts count as not recorded. `modified` is when its weights, its
+    record or its states were last written, in seconds since 1970. Units: `disk_bytes` of all files in the folder;
+    `seconds` of training.
     """
 
     directory: Path
-    kind: Literal["run", "model"]
+    kind: Literal["run", "model", "shipped"]
     modified: float
     disk_bytes: int
     parameters: int | None
@@ -38,18 +40,25 @@ class ListedModel:
 
 
 def list_models(checkpoints: Path) -> list[ListedModel]:
-    """The runs and models in a folder, the newest first; hidden folders and folders without a model do not count.
+    """The runs and models in a folder, the newest first, then those that come with packages.
+
+    Hidden folders and folders without a model do not count, nor shipped models whose name the folder has.
 
     Raises: CheckpointError if the folder cannot be read.
     """
     try:
         folders = [path for path in checkpoints.iterdir() if not path.name.startswith(".") and path.is_dir()]
     except FileNotFoundError:
-        return []
+        folders = []
     except OSError as error:
         raise CheckpointError(f"{checkpoints} could not be read ({reason_of(error)})") from error
     found = [listed for folder in folders if (listed := _listed(folder)) is not None]
-    return sorted(found, key=lambda model: (-model.modified, model.name))
+    names = {model.name for model in found}
+    shipped = [_listed(model.directory) for model in shipped_models() if model.name not in names]
+    return [
+        *sorted(found, key=lambda model: (-model.modified, model.name)),
+        *(replace(model, kind="shipped") for model in shipped if model is not None),
+    ]
 
 
 def model_names(checkpoints: Path) -> list[str]:

@@ -19,6 +19,7 @@ from minigpt.storage.run_record import Result
 from minigpt.tokenizer.tokenizer import Tokenizer
 
 BYTES = Tokenizer.named("bytes")
+pytestmark = pytest.mark.usefixtures("no_shipped_models")
 
 
 def new_run(name: str, *, age: int = 0, **parts: Any) -> Run:

@@ -272,6 +272,7 @@ def test_a_model_is_found_by_name_and_by_directory(tmp_path: Path, monkeypatch: 
         ("squid", "^no model 'squid' in .*; available: gpt2, whale$"),
     ],
 )
+@pytest.mark.usefixtures("no_shipped_models")
 def test_the_error_for_an_unknown_name_lists_the_models(tmp_path: Path, name: str, message: str) -> None:
     make(tmp_path, "whale", 1)
     make(tmp_path, "gpt2", 2)
@@ -280,6 +281,7 @@ def test_the_error_for_an_unknown_name_lists_the_models(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("name", [None, "whale"])
+@pytest.mark.usefixtures("no_shipped_models")
 def test_without_any_model_the_error_says_how_to_get_one(tmp_path: Path, name: str | None) -> None:
     with pytest.raises(
         CheckpointError, match=r"^no model .*`minigpt train corpus.txt`.*`minigpt load-gpt2`$"
