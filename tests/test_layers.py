@@ -83,7 +83,7 @@ AT_THE_TERMINAL = (
     "minigpt.removal.command", "minigpt.reports.command", "minigpt.server.command", "minigpt.terminal.panel",
     "minigpt.terminal.wrapping",
 )  # fmt: skip
-LARGEST_SPINE, LARGEST_PACKAGE, LARGEST_TRAINING = 20_600, 49_600, 3_070  # lines of Python
+LARGEST_SPINE, LARGEST_PACKAGE, LARGEST_TRAINING = 20_800, 51_500, 3_080  # lines of Python
 TERMINAL = {"typer", "click", "rich"}
 HEAVY = {"torch", "numpy", "tiktoken", "tokenizers", "safetensors", "huggingface_hub", "transformers", "matplotlib"}
 
