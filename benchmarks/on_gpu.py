@@ -351,15 +351,21 @@ def attention(kernels: str | None, device: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def residual_stream(dtype: str | None) -> Iterator[None]:
-    """A context in which the residual stream of every model is in bfloat16, if that is given.
+    """A context in which the residual stream of every model is in the dtype of its products, if bfloat16 is given.
 
     The sums of a block keep the dtype of the embeddings. Autocast leaves these in float32.
     """
     from minigpt import GPT
+    from minigpt.device import product_dtype
 
     embed = GPT.embed
+
+    def narrow(*arguments: Any) -> Any:
+        x = embed(*arguments)
+        return x.to(product_dtype(x))
+
     if dtype == "bfloat16":
-        GPT.embed = lambda self, *arguments: embed(self, *arguments).bfloat16()  # type: ignore[method-assign]
+        GPT.embed = narrow  # type: ignore[method-assign]
     try:
         yield
     finally:
