@@ -365,7 +365,7 @@ def residual_stream(dtype: str | None) -> Iterator[None]:
         return x.to(product_dtype(x))
 
     if dtype == "bfloat16":
-        GPT.embed = narrow  # type: ignore[method-assign]
+        GPT.embed = narrow  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
