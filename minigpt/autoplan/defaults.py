@@ -23,6 +23,7 @@ _WITH_NEW_WORDS = ((0.5, 0.02), *_BPE_DROPOUT)  # the same for a text with many 
 _NEW_WORDS = 0.1  # the share of new words that is many
 _EVALUATED = 0.09  # tokens per token trained on, for all evaluations of a run together
 _FEW_EVALUATIONS = 8  # of a short run
+_FINE_TUNED = 0.25  # of the learning rate of Muon, for a model that was trained with it
 _NARROW = 256  # below this width an adapter is trained together with the token embedding
 
 
@@ -35,18 +36,23 @@ def optimization_settings(
     processes: int,
     *,
     fine_tuning: bool,
+    base_optimizer: str = "adamw",
 ) -> dict[str, Any]:
     """The batch size, the optimizer, the learning rate, the patience, the size of samples of the vocabulary, and the
     weights that an adapter trains.
 
-    The ones that the user gave are omitted.
+    The ones that the user gave are omitted. All weights of a model are fine-tuned with the `base_optimizer` that it was
+    trained with: a change of it loses quality (Liu et al. 2025, "Muon is scalable for LLM training", section 3.5.2).
 
     A batch has about 1k tokens on a CPU and 16k on a GPU, and at most an eighth of the text. With Muon on a CPU it has
     at least four tokens per feature: orthogonalization costs width^3, the gradients cost width^2 times tokens, and in a
     smaller batch the former would dominate.
     """
     given = options.given
-    optimizer = options.training.optimizer if "optimizer" in given else "adamw" if fine_tuning else "muon"
+    lora = all_settings(options.training).lora
+    usual = "muon" if not fine_tuning else "adamw" if lora else base_optimizer
+    optimizer = options.training.optimizer if "optimizer" in given else usual
+    from_here = not fine_tuning or usual == "muon"  # the model learned, or learns, as new ones do
     wanted = _CPU_STEP if device_type == "cpu" else _GPU_STEP
     if device_type == "cpu" and optimizer == "muon":
         wanted = max(wanted, _TOKENS_PER_FEATURE * model.n_embd)
@@ -56,12 +62,12 @@ def optimization_settings(
         "optimizer": optimizer,
         "patience": 5 if stats.n_tokens < _FEW_TOKENS else 0,
     }
-    if device_type == "cpu" and not fine_tuning and stats.vocab_size >= _SAMPLED_FROM:
+    if device_type == "cpu" and from_here and stats.vocab_size >= _SAMPLED_FROM:
         is_large = stats.vocab_size > _LARGE_VOCABULARY
         chosen["sampled_softmax"] = stats.vocab_size // 8 if is_large else _SAMPLE
     if device_type == "cpu" and not fine_tuning and all_settings(options.training).sharding != "on":
         chosen["spelling_features"] = stats.has_merges and stats.n_tokens < _FEW_TOKENS
-    if all_settings(options.training).lora:
+    if lora:
         chosen |= _adapter_settings(model.n_embd, options.training)
     else:
         chosen["learning_rate"] = _learning_rate(model.n_embd, optimizer, fine_tuning=fine_tuning)
@@ -77,9 +83,10 @@ def usual_learning_rate(model: GPTConfig, config: TrainConfig, *, fine_tuning: b
 
 def _learning_rate(width: int, optimizer: str, *, fine_tuning: bool) -> float:
     """The peak learning rate; wider models get a smaller one."""
-    if fine_tuning:
+    if fine_tuning and optimizer != "muon":
         return _fine_tuning_rate(width, 1, most=1e-3)
     peak, power = (8e-3, 0.5) if optimizer == "muon" else (3e-3, 0.75)
+    peak *= _FINE_TUNED if fine_tuning else 1.0
     return float(f"{peak * (128 / max(128, width)) ** power:.3g}")
 
 

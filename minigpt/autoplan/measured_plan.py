@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from minigpt.autoplan.all_settings import all_settings
 from minigpt.autoplan.expectation import ExpectedRange
 from minigpt.autoplan.planned_settings import PlannedSettings
+from minigpt.autoplan.shipped_start import ShippedStart
 from minigpt.baselines.baselines import Baseline
 from minigpt.distillation.planning import teacher_settings
 from minigpt.lora.fine_tuning import trained_parameters
@@ -17,6 +18,7 @@ class MeasuredPlan(Plan):
     """A plan made from a measurement of this machine."""
 
     settings: PlannedSettings
+    shipped: ShippedStart | None = None
     baselines: tuple[Baseline, ...] = field(default=(), repr=False)
 
     @property
@@ -60,6 +62,7 @@ class MeasuredPlan(Plan):
         if self.expected is not None:
             expected = f"{self.expected} bits per byte after about {count(self.steps, 'step')}"
             rows += [("expected", expected, ""), ("", "the range of 4 of 5 runs on other texts", "")]
+            rows += [("", self.shipped.outcome(self.expected), "--from")] if self.shipped else []
         return rows
 
     def summary(self) -> dict[str, str]:
@@ -68,6 +71,7 @@ class MeasuredPlan(Plan):
         rows["time"] = f"{self._length()}; {self._other_lengths()}{''.join(teacher)}"
         if self.expected is not None:
             rows["expected"] = f"{self.expected} bits per byte, the range of 4 of 5 runs on other texts"
+            rows["expected"] += f"; {self.shipped.outcome(self.expected)}" if self.shipped else ""
         return rows
 
     def _speed_rows(self) -> list[Row]:

@@ -16,6 +16,7 @@ from minigpt.autoplan.next_steps import find_suspects
 from minigpt.autoplan.overheads import Overheads
 from minigpt.autoplan.plan_settings import plan_preset, plan_settings, with_training
 from minigpt.autoplan.planned_settings import PlannedSettings
+from minigpt.autoplan.shipped_start import measure_shipped
 from minigpt.autoplan.throughput import StepTimer
 from minigpt.baselines import baselines
 from minigpt.baselines.baselines import Baseline, recorded_baselines
@@ -78,13 +79,17 @@ def _measured_plan(draft: Draft) -> Generator[Activity, None, MeasuredPlan]:
         options = with_training(options, dtype=str(dtype).removeprefix("torch."))
     measure = functools.partial(throughput.seconds_per_step, device=target, text=corpus, processes=draft.processes)
 
+    trained = base.record.training if base and base.record else None
+    base_optimizer = trained.optimizer if trained else "adamw"
+
     def plan_with(timer: StepTimer) -> PlannedSettings:
         preset = options.preset or (
             FINE_TUNED if base else plan_preset(stats, target.type, memory, options, timer, draft.processes)
         )
         return plan_settings(
             stats, options, device_type=target.type, free_memory=memory, preset=preset,
-            base=base.model.config if base else None, timer=timer, processes=draft.processes,
+            base=base.model.config if base else None, base_optimizer=base_optimizer, timer=timer,
+            processes=draft.processes,
         )  # fmt: skip
 
     settings = _measured_settings(plan_with, measure, dtypes)
@@ -99,10 +104,11 @@ def _measured_plan(draft: Draft) -> Generator[Activity, None, MeasuredPlan]:
             )
         )  # fmt: skip
         _check_time_to_train(settings, time.perf_counter() - began)
+    shipped = measure_shipped(corpus) if settings.expected is not None else None
     notes = _notes(settings.training, target, others.cores(), copied, corpus)
     return MeasuredPlan(
         **vars(draft), preset=settings.preset, model=settings.model, training=settings.training, settings=settings,
-        baselines=measured, notes=(*settings.notes, *notes), seconds=time.perf_counter() - began,
+        shipped=shipped, baselines=measured, notes=(*settings.notes, *notes), seconds=time.perf_counter() - began,
     )  # fmt: skip
 
 

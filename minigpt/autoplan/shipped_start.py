@@ -1,0 +1,44 @@
+"""How a new run would compare with one that begins with the model that comes with minigpt."""
+
+from dataclasses import dataclass
+
+from minigpt.autoplan.expectation import ExpectedRange
+from minigpt.data.corpus import Corpus
+from minigpt.evaluation.perplexity import evaluate
+from minigpt.pretrained.open_model import load_model
+from minigpt.storage.shipped_models import find_shipped
+
+_BYTES = 24_000  # of held-out text that the model reads, in about a second
+# Measured on nine texts (docs/fine-tuning.md, "From the starter model"): up to which factor of a new model's expected
+# bits per byte the untrained start of a fine-tuned one is better at the end, and between which factors it then ends.
+_HELPS = 1.3
+_ENDS = (0.78, 0.95)
+
+
+@dataclass(frozen=True)
+class ShippedStart:
+    """The shipped model's bits per byte on the held-out text, before training on any of it."""
+
+    name: str
+    bits_per_byte: float
+
+    def outcome(self, expected: ExpectedRange) -> str:
+        """What to expect of --from, beside a new run with this range."""
+        if self.bits_per_byte > _HELPS * (expected.low + expected.high) / 2:
+            return f"--from {self.name} is not expected to help: it begins at {self.bits_per_byte:.2f}"
+        ends = ExpectedRange(_ENDS[0] * expected.low, _ENDS[1] * expected.high)
+        return f"{ends} with --from {self.name}, which begins at {self.bits_per_byte:.2f}"
+
+
+def measure_shipped(corpus: Corpus) -> ShippedStart | None:
+    """The shipped model on the beginning of the held-out text; None without one, and for chat logs and tokens."""
+    shipped = find_shipped(None)
+    if shipped is None or corpus.is_chat_log or not corpus.has_text or not corpus.tokenizer.is_lossless:
+        return None
+    share = _BYTES / max(1, corpus.validation_bytes)
+    text = corpus.tokenizer.decode(corpus.validation[: max(2, int(share * len(corpus.validation)))].tolist())
+    checkpoint = load_model(shipped.directory, "cpu").checkpoint
+    tokenizer = checkpoint.tokenizer
+    ids = [tokenizer.end_of_text, *tokenizer.encode(text)]
+    found = evaluate(checkpoint.model, ids, token_lengths=tokenizer.token_lengths)
+    return ShippedStart(shipped.name, found.bits_per_byte)
