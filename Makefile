@@ -4,7 +4,7 @@
 # make quick: lint, and the tests of the rooms that differ from the branch main.
 # make test: a virtual environment, lint, types, the fast tests, on every core a process with one thread.
 # make test-cluster: training on a Slurm cluster and on several hosts, all on this machine, as root on Debian.
-# make test-launchers: the examples for Kubernetes, SkyPilot and Ray Train.
+# make test-launchers: the examples for Kubernetes, SkyPilot, Ray Train and datatrove.
 # make test-serving: other programs' clients and lm-evaluation-harness use `minigpt serve`.
 # make test-isa: the tests of results that depend on rounding, on an x86 processor, with instruction sets switched off.
 # make test-triton: the Triton kernels for CUDA, in Triton's interpreter and compiled for two GPUs, without a GPU.
@@ -96,14 +96,17 @@ test-serving: $(BIN)/python
 # CLUSTER_TESTS="-m 'cluster and not slow'" is the short form, one or two minutes; the whole takes about half an hour.
 CLUSTER_TESTS ?= -m cluster --ignore=tests/cluster/test_examples.py
 test-cluster: $(VENV)/.test
+	$(INSTALL) -e '.[plot,test,datatrove]'
 	tests/cluster/install.sh
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(CLUSTER_TESTS) tests/cluster
 
-# Ray and the validators of Kubernetes and SkyPilot have many dependencies of their own, so they get an environment.
+# Ray, datatrove and the validators of Kubernetes and SkyPilot have many dependencies of their own, so they get an environment.
 test-launchers: $(BIN)/python
 	$(PYTHON) -m venv $(VENV)-launchers
 	$(VENV)-launchers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,launchers]'
+	$(VENV)-launchers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[datatrove]'
 	OMP_NUM_THREADS=1 $(VENV)-launchers/bin/python -m pytest -m cluster -W default tests/cluster/test_examples.py
+	OMP_NUM_THREADS=1 $(VENV)-launchers/bin/python -m pytest -W default tests/large_corpora/test_datatrove.py
 
 # Triton comes with PyTorch for CUDA only; its interpreter fails with a newer numpy.
 test-triton: $(BIN)/python

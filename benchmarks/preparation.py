@@ -1,4 +1,4 @@
-"""Tokenizes a large text with minigpt, as nanoGPT and as litgpt do, one after the other: MB/s and memory.
+"""Tokenizes a large text with minigpt, as nanoGPT, litgpt and datatrove do, one after the other: MB/s and memory.
 
     python benchmarks/preparation.py make 2000 corpus.jsonl TEXT...        # MB of text, from real texts
     python benchmarks/preparation.py measure corpus.jsonl [--rounds 2] [--others PYTHON] [--only NAME]
@@ -6,10 +6,10 @@
 
 `make` writes documents of random paragraphs of the texts, in which every paragraph has a number, so that nothing
 repeats exactly. `measure` tokenizes with GPT-2's tokenizer on all cores; the programs take turns. The others need
-`pip install datasets litdata tiktoken tokenizers`, in the environment of the Python that --others names. Memory is the
-sum of the proportional set sizes (PSS) of the program and its children without their mapped files, looked at five times
-a second. `interrupt` kills a preparation by SIGKILL after random times, continues it, and compares the tokens with
-those of one that was not killed.
+`pip install datasets litdata tiktoken tokenizers datatrove orjson`, in the environment of the Python that --others
+names. Memory is the sum of the proportional set sizes (PSS) of the program and its children without their mapped files,
+looked at five times a second. `interrupt` kills a preparation by SIGKILL after random times, continues it, and compares
+the tokens with those of one that was not killed.
 """
 
 import argparse
@@ -76,6 +76,27 @@ if __name__ == "__main__":
              num_workers=len(os.sched_getaffinity(0)), item_loader=TokensLoader())
 """
 
+# datatrove alone. A task reads whole files, so the corpus is cut into one for each core first.
+DATATROVE = """
+import os, sys
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+from datatrove.executor import LocalPipelineExecutor
+from datatrove.pipeline.readers import JsonlReader
+from datatrove.pipeline.tokens import DocumentTokenizer
+corpus, out, tokenizer_file = sys.argv[1:]
+tasks = len(os.sched_getaffinity(0))
+if __name__ == "__main__":
+    os.mkdir(out + "/parts")
+    parts = [open(f"{out}/parts/{task}.jsonl", "wb") for task in range(tasks)]
+    with open(corpus, "rb") as file:
+        for number, line in enumerate(file):
+            parts[number % tasks].write(line)
+    for part in parts:
+        part.close()
+    write = DocumentTokenizer(out + "/tokens", tokenizer_file, eos_token="<|endoftext|>", shuffle_documents=False)
+    LocalPipelineExecutor([JsonlReader(out + "/parts"), write], tasks=tasks, logging_dir=out + "/logs").run()
+"""
+
 
 def make(megabytes: int, out: Path, texts: list[Path]) -> None:
     """Writes about that many megabytes of documents of random paragraphs, each with its number."""
@@ -101,8 +122,8 @@ def command(name: str, corpus: Path, out: Path, others: str) -> list[str]:
     if name == "minigpt":
         arguments = ["train", str(corpus), "--tokenizer", "gpt2", "--prepare"]
         return [sys.executable, "-m", "minigpt", *arguments]
-    script = out / f"{name}.py"
-    script.write_text(NANOGPT if name == "nanogpt" else LITGPT)
+    script = out / f"prepare_{name}.py"
+    script.write_text({"nanogpt": NANOGPT, "litgpt": LITGPT, "datatrove": DATATROVE}[name])
     from minigpt.tokenizer.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.named("gpt2")
@@ -195,7 +216,7 @@ def main() -> None:
     measuring.add_argument("corpus", type=Path)
     measuring.add_argument("--rounds", type=int, default=2)
     measuring.add_argument("--others", default=sys.executable)
-    measuring.add_argument("--only", nargs="+", default=["minigpt", "nanogpt", "litgpt"])
+    measuring.add_argument("--only", nargs="+", default=["minigpt", "nanogpt", "litgpt", "datatrove"])
     interrupting = commands.add_parser("interrupt")
     interrupting.add_argument("corpus", type=Path)
     interrupting.add_argument("--kills", type=int, default=5)

@@ -10,6 +10,7 @@ from minigpt.errors import MissingPackageError
 EXTRAS = {
     "backports.zstd": "zstd",
     "ctranslate2": "ctranslate2",
+    "datatrove": "datatrove",
     "gguf": "gguf",
     "google_crc32c": "tensorflow",
     "jinja2": "serve",

@@ -88,7 +88,8 @@ def has_tokens(source: str) -> bool:
 
 
 def find_token_files(sources: Sequence[str]) -> list[TokenFile]:
-    """Opens the sources if they are files of tokens; nothing if they are texts.
+    """Opens the sources if they are files of tokens; nothing if they are texts. Of datatrove's tasks without documents,
+    the empty files are skipped.
 
     Raises: DataError for a file that is missing, damaged, empty or in another format, and for texts beside such files.
     """
@@ -105,7 +106,8 @@ def find_token_files(sources: Sequence[str]) -> list[TokenFile]:
             problem = "matches no file" if glob.has_magic(source) else "does not exist"
             raise MissingTextError(f"{source} {problem}; give files of tokens, or a text")
         paths |= {os.path.realpath(path): Path(path) for path in matches}
-    return [open_token_file(path) for path in paths.values()]
+    opened = [path for path in paths.values() if not _is_without_documents(path)]
+    return [open_token_file(path) for path in opened or paths.values()]
 
 
 def open_token_file(path: Path) -> TokenFile:
@@ -142,6 +144,12 @@ def _open_bin(path: Path, name: str) -> TokenFile:
     if len(head) > 32 and head[1::2].max() < 16 <= head[::2].max():
         raise DataError(f"{name} has ids of 32 or 64 bits, and nanoGPT's files have uint16; write it again as uint16")
     return TokenFile(path, name, ids)
+
+
+def _is_without_documents(path: Path) -> bool:
+    """Whether a file is that of a task of datatrove that had no documents."""
+    files = (path, path.with_name(f"{path.name}.index"))
+    return path.suffix.lower() == ".ds" and all(is_file(each) and not each.stat().st_size for each in files)
 
 
 def _open_datatrove(path: Path, name: str) -> TokenFile:

@@ -1,4 +1,4 @@
-"""The examples for Kubernetes, SkyPilot and Ray Train, as far as these check them; see `make test-launchers`."""
+"""The examples for Kubernetes, SkyPilot and Ray, as far as these check them; see `make test-launchers`."""
 
 import json
 import subprocess
@@ -45,3 +45,26 @@ def test_ray_train_trains_and_resumes(tmp_path: Path) -> None:
         subprocess.run(command, check=True, cwd=tmp_path, timeout=600)
     log = [json.loads(line) for line in (tmp_path / "checkpoints" / "ray" / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in log if "loss" in line] == list(range(1, 21))
+
+
+def test_datatrove_writes_the_same_tokens_on_ray(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    pytest.importorskip("datatrove")
+    (tmp_path / "web").mkdir()
+    for number in range(2):
+        lines = [
+            f'{{"text": "{number} {n} the quick brown fox jumps over the lazy dog <|endoftext|> b"}}' for n in range(50)
+        ]
+        (tmp_path / "web" / f"{number}.jsonl").write_text("\n".join(lines))
+    for executor in ("local", "ray"):
+        command = [
+            sys.executable,
+            str(EXAMPLES / "datatrove_prepare.py"),
+            str(tmp_path / "web"),
+            str(tmp_path / executor),
+        ]
+        subprocess.run([*command, "--executor", executor, "--memory", "1"], check=True, timeout=600)
+    names = [path.name for path in (tmp_path / "local").glob("*.ds")]
+    assert len(names) == 2
+    for name in names:
+        assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()

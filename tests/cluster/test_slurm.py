@@ -2,10 +2,12 @@
 
 import functools
 import os
+import random
 import re
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from slurm_cluster import Slurm, cluster, missing, wait_until
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "docs" / "launchers" / "slurm.sh"
 OTHER = "process 2 of 2, on node2, has"
+WORDS = [f"{first}{second}" for first in "abcdefghij" for second in ("ko", "li", "mu", "na")]
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
 
 pytestmark = [
@@ -170,6 +173,41 @@ def test_a_process_that_is_killed_ends_the_job_with_one_line_and_a_saved_state(
         "minigpt: process 1 of 2 lost the connection to another one, which has ended; continue with --resume; the "
         f"state of step {saved(f'job-{job}')} is kept"
     )
+
+
+@pytest.mark.slow
+def test_datatrove_prepares_on_two_nodes_and_runs_a_killed_task_again(slurm: Slurm) -> None:
+    pytest.importorskip("datatrove")
+    texts = [f"{n} " + " ".join(random.Random(n).choices(WORDS, k=30)) for n in range(400)]
+    (slurm.folder / "web").mkdir()
+    for number in range(4):
+        part = [*texts[100 * number : 100 * number + 100], texts[number]]
+        (slurm.folder / "web" / f"{number}.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in part))
+    command = [sys.executable, str(ROOT / "docs" / "launchers" / "datatrove_prepare.py"), "web"]
+    options = ["--near-duplicates", "--executor", "slurm", "--partition", "normal", "--memory", "1"]
+    subprocess.run([*command, "here", *options[:1]], cwd=slurm.folder, env=slurm.environment, check=True)
+    prepare = slurm.hosts.command("head", *command, "tokens", *options)
+    tokens = slurm.folder / "tokens"
+
+    def tasks() -> list[int]:
+        """The processes of tasks on the second node."""
+        found = [(pid, Path(f"/proc/{pid}/cmdline")) for pid in slurm.hosts.pids("node2")]
+        return [pid for pid, path in found if path.exists() and b"bin/launch_pickled" in path.read_bytes()]
+
+    for is_killed in (True, False):
+        done = subprocess.run(prepare, cwd=slurm.folder, env=slurm.environment, check=True, capture_output=True)
+        assert done.stdout.decode() == f"submitted; when the jobs have ended: minigpt train {tokens}/*.ds\n"
+        if is_killed:
+            again = subprocess.run(prepare, cwd=slurm.folder, env=slurm.environment, capture_output=True)
+            assert again.returncode == 1
+            assert b"tokens have not ended; wait, or: scancel " in again.stderr
+            wait_until(tasks, slurm.logs)
+            os.kill(tasks()[0], signal.SIGKILL)
+        wait_until(lambda: len(slurm.run("squeue").splitlines()) == 1, slurm.logs, 300)
+        assert (tokens / "logs" / "tokens" / "completions" / "00003").exists() != is_killed
+    for path in (slurm.folder / "here").glob("*.ds"):
+        assert (tokens / path.name).read_bytes() == path.read_bytes()
+    assert len(list(tokens.glob("*.ds"))) == 4
 
 
 # Wrong input: one line, and all processes end.

@@ -222,6 +222,20 @@ def damaged(folder: Path, kind: str) -> Path:
     return path
 
 
+def test_tasks_of_datatrove_without_documents_are_skipped(tmp_path: Path) -> None:
+    write_datatrove(tmp_path / "00000.ds", IDS, "gpt2")
+    for suffix in ("ds", "ds.index"):
+        (tmp_path / f"00001.{suffix}").touch()
+    (tmp_path / "00001.ds.metadata").write_text("gpt2|2\n0\n0 T")
+    corpus = opened(tmp_path / "00000.ds", tmp_path / "00001.ds", fraction=0.0)
+    assert corpus.train[:].tolist() == STREAM
+    with pytest.raises(DataError, match=r"00001\.ds is empty"):
+        opened(tmp_path / "00001.ds")
+    (tmp_path / "00001.ds.index").unlink()  # as of a task that was killed
+    with pytest.raises(DataError, match=r"00001\.ds is empty"):
+        opened(tmp_path / "00000.ds", tmp_path / "00001.ds")
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [

@@ -40,7 +40,7 @@ ReturnToService=2
 SlurmdTimeout={down_after}
 InactiveLimit=0
 KillWait=30
-NodeName={nodes} CPUs=2 RealMemory=1000 State=UNKNOWN
+NodeName={nodes} CPUs=2 RealMemory=2000 State=UNKNOWN
 PartitionName=normal Nodes={nodes} Default=YES PriorityTier=1
 PartitionName=urgent Nodes={nodes} PriorityTier=2
 """
