@@ -34,15 +34,13 @@ def optimization_settings(
     stats: CorpusStats,
     device_type: str,
     processes: int,
-    *,
-    fine_tuning: bool,
-    base_optimizer: str = "adamw",
+    base_optimizer: str | None = None,
 ) -> dict[str, Any]:
     """The batch size, the optimizer, the learning rate, the patience, the size of samples of the vocabulary, and the
     weights that an adapter trains.
 
-    The ones that the user gave are omitted. All weights of a model are fine-tuned with the `base_optimizer` that it was
-    trained with: a change of it loses quality (Liu et al. 2025, "Muon is scalable for LLM training", section 3.5.2).
+    The ones that the user gave are omitted. All weights of a model to fine-tune are trained with its `base_optimizer`:
+    a change of it loses quality (Liu et al. 2025, "Muon is scalable for LLM training", section 3.5.2).
 
     A batch has about 1k tokens on a CPU and 16k on a GPU, and at most an eighth of the text. With Muon on a CPU it has
     at least four tokens per feature: orthogonalization costs width^3, the gradients cost width^2 times tokens, and in a
@@ -50,7 +48,8 @@ def optimization_settings(
     """
     given = options.given
     lora = all_settings(options.training).lora
-    usual = "muon" if not fine_tuning else "adamw" if lora else base_optimizer
+    fine_tuning = base_optimizer is not None
+    usual = "adamw" if fine_tuning and lora else base_optimizer or "muon"
     optimizer = options.training.optimizer if "optimizer" in given else usual
     from_here = not fine_tuning or usual == "muon"  # the model learned, or learns, as new ones do
     wanted = _CPU_STEP if device_type == "cpu" else _GPU_STEP

@@ -62,7 +62,8 @@ class MeasuredPlan(Plan):
         if self.expected is not None:
             expected = f"{self.expected} bits per byte after about {count(self.steps, 'step')}"
             rows += [("expected", expected, ""), ("", "the range of 4 of 5 runs on other texts", "")]
-            rows += [("", self.shipped.outcome(self.expected), "--from")] if self.shipped else []
+        if self.shipped is not None:
+            rows.append(("" if self.expected else "expected", self.shipped.outcome(self.expected), "--from"))
         return rows
 
     def summary(self) -> dict[str, str]:
@@ -71,7 +72,7 @@ class MeasuredPlan(Plan):
         rows["time"] = f"{self._length()}; {self._other_lengths()}{''.join(teacher)}"
         if self.expected is not None:
             rows["expected"] = f"{self.expected} bits per byte, the range of 4 of 5 runs on other texts"
-            rows["expected"] += f"; {self.shipped.outcome(self.expected)}" if self.shipped else ""
+        rows["expected"] += f"; {self.shipped.outcome(self.expected)}" if self.shipped else ""
         return rows
 
     def _speed_rows(self) -> list[Row]:

@@ -104,10 +104,7 @@ def plan_settings(
     notes: list[str] = []
     asked = all_settings(options.training)
     model, context = _shape(stats, options, preset, base, notes)
-    chosen = optimization_settings(
-        options, model, context, stats, device_type, processes, fine_tuning=base is not None,
-        base_optimizer=base_optimizer,
-    )  # fmt: skip
+    chosen = optimization_settings(options, model, context, stats, device_type, processes, base and base_optimizer)
     if not {"steps", "epochs", "minutes"} & options.given:
         chosen |= {"steps": 300} if stats.n_tokens < _TINY else {"minutes": DEFAULT_MINUTES}
     config = options.training.replace(context_length=context, **chosen)

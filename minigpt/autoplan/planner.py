@@ -104,7 +104,7 @@ def _measured_plan(draft: Draft) -> Generator[Activity, None, MeasuredPlan]:
             )
         )  # fmt: skip
         _check_time_to_train(settings, time.perf_counter() - began)
-    shipped = measure_shipped(corpus) if settings.expected is not None else None
+    shipped = measure_shipped(corpus) if base is None else None
     notes = _notes(settings.training, target, others.cores(), copied, corpus)
     return MeasuredPlan(
         **vars(draft), preset=settings.preset, model=settings.model, training=settings.training, settings=settings,

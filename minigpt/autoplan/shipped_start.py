@@ -22,8 +22,10 @@ class ShippedStart:
     name: str
     bits_per_byte: float
 
-    def outcome(self, expected: ExpectedRange) -> str:
-        """What to expect of --from, beside a new run with this range."""
+    def outcome(self, expected: ExpectedRange | None) -> str:
+        """What to expect of --from, beside a new run with this range; None if that is not known."""
+        if expected is None:
+            return f"--from {self.name} begins at {self.bits_per_byte:.2f} bits per byte"
         if self.bits_per_byte > _HELPS * (expected.low + expected.high) / 2:
             return f"--from {self.name} is not expected to help: it begins at {self.bits_per_byte:.2f}"
         ends = ExpectedRange(_ENDS[0] * expected.low, _ENDS[1] * expected.high)
@@ -31,11 +33,13 @@ class ShippedStart:
 
 
 def measure_shipped(corpus: Corpus) -> ShippedStart | None:
-    """The shipped model on the beginning of the held-out text; None without one, and for chat logs and tokens."""
+    """The shipped model on the beginning of the held-out text; None without one, and for chat logs and token files."""
     shipped = find_shipped(None)
-    if shipped is None or corpus.is_chat_log or not corpus.has_text or not corpus.tokenizer.is_lossless:
+    if shipped is None or not corpus.validation_bytes:
         return None
-    share = _BYTES / max(1, corpus.validation_bytes)
+    if corpus.is_chat_log or not corpus.has_text or not corpus.tokenizer.is_lossless:
+        return None
+    share = _BYTES / corpus.validation_bytes
     text = corpus.tokenizer.decode(corpus.validation[: max(2, int(share * len(corpus.validation)))].tolist())
     checkpoint = load_model(shipped.directory, "cpu").checkpoint
     tokenizer = checkpoint.tokenizer

@@ -21,7 +21,7 @@ def sample_prompt(corpus: Corpus, most: int) -> str:
     It is not the first sentence of the held-out text, which may lack its beginning, if there is another. A text without
     sentences, such as a program, has lines. A chat log has questions instead.
     """
-    if corpus.is_chat_log:
+    if corpus.is_chat_log or not len(corpus.validation):
         return ""
     text = _beginning(corpus)
     sentences, lines = list(_sentences(text)), text.split("\n")[:-1]

@@ -54,7 +54,7 @@ def test_the_page_shows_the_progress_and_reloads_until_the_run_has_ended(
     page.write()  # a moment later, so that the next page is due at once
     browser.open(run.directory / REPORT)
     shown = browser.ask("document.querySelector('.live').innerText")
-    texts = ("50%", "2 min 5 s left", "40 of 80", "5,000 tokens per second", "2.500 nats per token", "2 min 10 s")
+    texts = ("50%", "2 min 5 s left", "40 of 80", "5,000 tokens per second", "2.5000 nats per token", "2 min 10 s")
     for text in (*texts, HOSTILE):
         assert text in shown
     write_report([run.directory], run.directory / REPORT)

@@ -255,7 +255,7 @@ def test_chat_reads_from_standard_input_and_refuses_a_model_of_plain_text(run: A
     result = run("chat", "writer", "--device", "cpu")
     assert result.exit_code == 1
     assert result.stderr.strip().splitlines() == [
-        "minigpt: checkpoints/writer was not trained on a chat log, so it cannot chat; use `minigpt play writer` or "
+        "minigpt: writer was not trained on a chat log, so it cannot chat; use `minigpt play writer` or "
         "`minigpt generate Hello --model writer`"
     ]
     save_checkpoint(Path("elsewhere") / "writer", model, Tokenizer.named("bytes"))

@@ -116,7 +116,7 @@ def test_settings_that_do_not_fit_the_model_are_refused() -> None:
         ({"lora_targets": "all,qkv_proj"}, "must be all, or some of"),
         ({"lora_targets": ""}, "must be all, or some of"),
         ({"lora_rank": 0}, r"lora_rank \(0\) must be at least 1"),
-        ({"lora": True, "sharding": "on"}, r"lora cannot be combined with sharding \(on\)"),
+        ({"lora": True, "sharding": "on"}, r"lora \(on\) cannot be combined with sharding \(on\)"),
     ):
         with pytest.raises(ConfigError, match=message):
             TrainConfig(**settings)

@@ -13,6 +13,9 @@ from minigpt.training.optimizers import build_optimizers
 class NoBatches:
     """A corpus that is never read."""
 
+    def scores_all(self, _: str) -> bool:
+        return True
+
     def batch(self, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
         raise AssertionError
 
