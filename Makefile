@@ -1,4 +1,4 @@
-# make demo: a virtual environment, two minutes of training on a book on a CPU, a sample.
+# make demo: a virtual environment, two minutes of training on a book on a CPU, and a page of the model.
 # make docs: the documentation as a site in site/, which a browser opens without a network.
 # make fuzz: a minute of damaged files for every reader, guided by coverage (Linux).
 # make quick: lint, and the tests of the rooms that differ from the branch main.
@@ -37,16 +37,12 @@ $(VENV)/.test: pyproject.toml setup.py constraints.txt $(wildcard minigpt/native
 	$(INSTALL) -e '.[plot,test]'
 	@touch $@ $(VENV)/.demo
 
-DEMO_PROMPT := “It is a most singular case,” said Holmes
-
 demo: $(VENV)/.demo
-	$(BIN)/minigpt train demo/sherlock_holmes.txt --minutes 2 --checkpoints demo/checkpoints
-	@echo
-	$(BIN)/minigpt generate "$(DEMO_PROMPT)" --best-of 16 --temperature 0.6 --max-new-tokens 150 --checkpoints demo/checkpoints
+	$(BIN)/python demo/demo.py --from starter
 	@printf '\n%s\n' 'Next:' \
-		'  $(BIN)/minigpt play --checkpoints demo/checkpoints   write a story together with this model' \
-		'  $(BIN)/minigpt train YOUR_TEXT.txt                   a model of your own text' \
-		'  $(BIN)/minigpt --help                                everything else'
+		'  $(BIN)/minigpt play                    write a story together with this model' \
+		'  $(BIN)/minigpt train YOUR_TEXT.txt     a model of your own text' \
+		'  $(BIN)/minigpt --help                  everything else'
 
 quick: $(VENV)/.test lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical $$($(BIN)/python .ci/changed_tests.py)
@@ -150,4 +146,4 @@ wasm: | $(VENV)/.pip
 	$(BIN)/python minigpt/exporters/html/build_wasm.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-docs $(VENV)-launchers $(VENV)-serving $(VENV)-torch $(VENV)-triton demo/checkpoints build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-docs $(VENV)-launchers $(VENV)-serving $(VENV)-torch $(VENV)-triton demo/*.html build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

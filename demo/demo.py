@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             PROMPT, max_new_tokens=TOKENS, temperature=0.6, best_of=16, seed=1
         )
         screen.left = f"done in {duration(finished.seconds)}" if finished else "stopped"
-    page = Path(f"{model.directory.name}.html")
+    page = Path(__file__).parent / f"{model.directory.name}.html"
     export_model(model.directory, "html", output=page, force=True, text=PageText(title=given.text.stem, prompt=PROMPT))
     out.print(f"\n{page}: this model as a page; open it in a browser, or send it to a friend")
     out.print(f"{model.directory}/report.html: how it was trained")

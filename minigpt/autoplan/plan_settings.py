@@ -92,19 +92,19 @@ def plan_settings(
 ) -> PlannedSettings:
     """The settings that the user gave, and the choices of the rules for all others.
 
-    `free_memory`, in bytes per process, limits the micro-batch. `base` is the shape of a model to fine-tune, which was
-    trained with the `base_optimizer`; `processes` share every batch. A plan that turns out not to fit into memory, to
-    be a short run, to take long for a tiny text or to pay for a teacher is made again with options that say so.
+    `free_memory`, in bytes per process, limits the micro-batch. `base` is the shape of a model to fine-tune, trained
+    with the `base_optimizer`; `processes` share every batch. A plan that does not fit into memory, is a short run,
+    takes long for a tiny text or pays for a teacher is made again with options that say so.
     Raises: ConfigError for options that cannot be combined or do not fit into memory; what `timer` raises.
     """
     plan_with = partial(
         plan_settings, stats, device_type=device_type, free_memory=free_memory, preset=preset, base=base,
         base_optimizer=base_optimizer, timer=timer, processes=processes,
     )  # the same run with other options  # fmt: skip
-    notes: list[str] = []
-    asked = all_settings(options.training)
+    notes, asked = list[str](), all_settings(options.training)
     model, context = _shape(stats, options, preset, base, notes)
-    chosen = optimization_settings(options, model, context, stats, device_type, processes, base and base_optimizer)
+    tuned_with = None if base is None else base_optimizer
+    chosen = optimization_settings(options, model, context, stats, device_type, processes, tuned_with)
     if not {"steps", "epochs", "minutes"} & options.given:
         chosen |= {"steps": 300} if stats.n_tokens < _TINY else {"minutes": DEFAULT_MINUTES}
     config = options.training.replace(context_length=context, **chosen)
