@@ -119,7 +119,7 @@ def parts_of(features: SpellingFeatures, model: GPT, monkeypatch: pytest.MonkeyP
     """The parts of a step with these features."""
     monkeypatch.setattr(SpellingFeatures, "of", lambda *_: features)
     config = TrainConfig(steps=1, context_length=8, spelling_features=True, **settings)
-    return build_step_parts(model, cast(Any, SimpleNamespace(tokenizer=None)), config)
+    return build_step_parts(model, cast(Any, SimpleNamespace(tokenizer=None, scores_all=lambda _: True)), config)
 
 
 @pytest.mark.parametrize("name", ["muon", "adamw"])
@@ -154,7 +154,9 @@ def test_features_need_weights_that_fit_into_memory_without_sharding() -> None:
     model = GPT(GPTConfig(vocab_size=5, n_positions=8, n_embd=8, n_layer=1, n_head=2))
     config = TrainConfig(context_length=8, spelling_features=True)
     with pytest.raises(ConfigError, match=r"^spelling_features needs unsharded .* give --no-spelling-features$"):
-        build_step_parts(model, cast(Any, SimpleNamespace(tokenizer=None)), config, world=Sharded())
+        build_step_parts(
+            model, cast(Any, SimpleNamespace(tokenizer=None, scores_all=lambda _: True)), config, world=Sharded()
+        )
 
 
 def test_features_need_whole_weights() -> None:
