@@ -25,7 +25,7 @@ from minigpt.units import duration
 
 BOOK = Path(__file__).parent / "sherlock_holmes.txt"
 PROMPT = "“It is a most singular case,” said Holmes"
-EARLY = 30.0  # seconds after which the second continuation is shown
+EARLY = 20.0  # seconds after which the next sample of the run is shown
 TOKENS = 60
 COMPARED = ("gzip", "xz", "5-gram")
 
@@ -67,8 +67,8 @@ def watch(events: Iterable[object], screen: Screen) -> Finished | None:
             screen.left = f"{duration(event.seconds_left)} left, {event.tokens_per_second:,.0f} tokens/s"
         elif isinstance(event, Evaluation):
             screen.bars["this model"] = event.bits_per_byte
-        elif isinstance(event, Sample) and (event.step == 0 or (seconds >= EARLY and len(screen.texts) == 1)):
-            screen.texts["before training" if event.step == 0 else f"after {seconds:.0f} seconds"] = event.text
+        elif isinstance(event, Sample) and seconds >= EARLY and not any("after" in when for when in screen.texts):
+            screen.texts[f"after {seconds:.0f} seconds"] = event.text
         elif isinstance(event, Finished):
             finished = event
             if event.bits_per_byte is not None:
@@ -84,7 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     out = Console(highlight=False)
     begin = f"{given.base} reads" if given.base else "a new model reads"
-    screen = Screen(out, f"{begin} {given.text.name} for {given.minutes:g} minutes")
+    screen = Screen(out, f"{begin} {given.text.name} for {given.minutes:g} minute{'s' if given.minutes != 1 else ''}")
+    if given.base:
+        untrained = minigpt.load(given.base)
+        screen.texts["before training"] = untrained.generate(PROMPT, max_new_tokens=TOKENS, seed=1)
     events = minigpt.fit(given.text, minutes=given.minutes, base=given.base, sample_prompt=PROMPT)
     with Live(screen, console=out, refresh_per_second=4):
         finished = watch(events, screen)
