@@ -39,7 +39,7 @@ $(VENV)/.test: pyproject.toml setup.py constraints.txt $(wildcard minigpt/native
 
 demo: $(VENV)/.demo
 	$(BIN)/python demo/demo.py --from starter
-	@printf '\n%s\n' 'Next:' \
+	@printf '%s\n' '' 'Next:' \
 		'  $(BIN)/minigpt play                    write a story together with this model' \
 		'  $(BIN)/minigpt train YOUR_TEXT.txt     a model of your own text' \
 		'  $(BIN)/minigpt --help                  everything else'
