@@ -1,6 +1,6 @@
 """Writes the starter model, the folder minigpt/starter/starter, from the run that trained it.
 
-    minigpt train ../shared/data/starter/*.txt --name starter ...      (the command is in the model card)
+    minigpt train starter/*.txt --name starter ...      (the whole command is in the model card)
     python benchmarks/starter_model.py checkpoints/starter
 
 The weights become bfloat16; of the tokenizer's files tokenizer.json stays; the record keeps the names of the texts

@@ -2,7 +2,7 @@
 
     python demo/demo.py [TEXT] [--minutes 2] [--from starter]
 
-The same prompt is continued by the model before training, after half a minute, and at the end. Bars compare how many
+The same prompt is continued by the model before training, after some seconds, and at the end. Bars compare how many
 bits the model and three other programs need for a byte of the text that none of them has seen.
 """
 

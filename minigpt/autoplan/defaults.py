@@ -51,7 +51,6 @@ def optimization_settings(
     fine_tuning = base_optimizer is not None
     usual = "adamw" if fine_tuning and lora else base_optimizer or "muon"
     optimizer = options.training.optimizer if "optimizer" in given else usual
-    from_here = not fine_tuning or usual == "muon"  # the model learned, or learns, as new ones do
     wanted = _CPU_STEP if device_type == "cpu" else _GPU_STEP
     if device_type == "cpu" and optimizer == "muon":
         wanted = max(wanted, _TOKENS_PER_FEATURE * model.n_embd)
@@ -61,7 +60,7 @@ def optimization_settings(
         "optimizer": optimizer,
         "patience": 5 if stats.n_tokens < _FEW_TOKENS else 0,
     }
-    if device_type == "cpu" and from_here and stats.vocab_size >= _SAMPLED_FROM:
+    if device_type == "cpu" and usual == "muon" and stats.vocab_size >= _SAMPLED_FROM:
         is_large = stats.vocab_size > _LARGE_VOCABULARY
         chosen["sampled_softmax"] = stats.vocab_size // 8 if is_large else _SAMPLE
     if device_type == "cpu" and not fine_tuning and all_settings(options.training).sharding != "on":

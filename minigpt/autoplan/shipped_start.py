@@ -9,8 +9,8 @@ from minigpt.pretrained.open_model import load_model
 from minigpt.storage.shipped_models import find_shipped
 
 _BYTES = 24_000  # of held-out text that the model reads, in about a second
-# What fine-tuned models began with and where they ended, in the middle of the range that is expected of a new model: up
-# to the first number the end was between the other two. Ten texts, one minute: docs/fine-tuning.md.
+# Runs from the shipped model that began at most at the first number ended between the other two; the unit is the middle
+# of the range that is expected of a new model. Measured on eight texts, for one minute: docs/fine-tuning.md.
 _ENDS = ((1.0, 0.7, 0.9), (1.6, 0.88, 1.03))
 
 

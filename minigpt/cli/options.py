@@ -33,7 +33,9 @@ common_option = functools.partial(typer.Option, rich_help_panel=Common("Options"
 run_option = functools.partial(common_option, autocompletion=complete_runs)
 model_option = functools.partial(run_option, "--model", "-m")
 run_argument = functools.partial(typer.Argument, autocompletion=complete_runs)
-MODEL_HELP = "a run's name, or a model's file or folder [default: the newest model]"
+MODEL_HELP = (
+    "a run's name, or a model's file or folder [default: the newest model, else the one that comes with minigpt]"
+)
 ModelArgument = Annotated[str | None, run_argument(help=MODEL_HELP, metavar="MODEL")]
 NamedModels = Annotated[list[str] | None, model_option(help="the model, given as an option", expose_value=False)]
 CheckpointsOption = Annotated[
